@@ -1,0 +1,253 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/commprobe/commprobe/bench/result"
+	"github.com/commprobe/commprobe/bench/stat"
+)
+
+// pace chooses how often an operation is repeated, from how long the one before took. All ranks are told the same numbers.
+type pace struct {
+	plan *Plan
+	key  string  // collective and type of the last row
+	us   float64 // its time an operation
+}
+
+// Without --iters-exact a series lasts at least seriesUS (small sizes repeat more, up to mostFactor times -n), and the per-iteration series
+// has at least 100 samples, as a 99th percentile needs, unless that would take longer than eventUS.
+const (
+	seriesUS   = 20e3
+	mostFactor = 20
+	eventUS    = 1e6
+	eventMin   = 100
+)
+
+func (p *pace) next(st step) stepMsg {
+	n := p.plan.Iters
+	msg := stepMsg{Iters: n, EventIters: min(n, 1000)}
+	if p.plan.ItersExact {
+		return msg
+	}
+	if key := st.coll.name + "/" + st.dtype.String(); p.key != key {
+		p.key, p.us = key, 0
+		return msg
+	}
+	if p.us <= 0 {
+		return msg
+	}
+	msg.Iters = int(min(max(float64(n), seriesUS/p.us), float64(n)*mostFactor))
+	msg.EventIters = int(min(float64(max(min(n, 1000), eventMin)), max(eventUS/p.us, 5)))
+	return msg
+}
+
+func (p *pace) saw(row result.Row) {
+	if row.OutOfPlace != nil {
+		p.us = float64(row.OutOfPlace.TimeUS)
+	}
+}
+
+// mergeRow makes one row of what all ranks measured in a step.
+func mergeRow(plan *Plan, st step, msg stepMsg, ranks []rankRow) result.Row {
+	row := result.Row{
+		Collective: st.coll.name, Type: st.dtype.String(), Op: st.op.String(), Root: -1, Bytes: st.layout.bytes, Count: st.layout.count,
+	}
+	if !st.coll.reduces {
+		row.Op = "none"
+	}
+	row.OutOfPlace = mergeHalf(plan, st, msg, ranks, 0)
+	row.InPlace = mergeHalf(plan, st, msg, ranks, 1)
+	return row
+}
+
+func mergeHalf(plan *Plan, st step, msg stepMsg, ranks []rankRow, h int) *result.Half {
+	out := &result.Half{Iters: msg.Iters}
+	var sum float64
+	var wrong int64
+	checked := true
+	for r, rr := range ranks {
+		m := rr.Halves[h]
+		sum += m.TimeNS
+		checked = checked && m.Checked
+		if m.Fault != nil {
+			wrong += m.Fault.Wrong
+			out.Faults = append(out.Faults, *m.Fault)
+		}
+		out.Ranks = append(out.Ranks, result.RankTime{
+			Rank: r, TimeUS: result.Micros(m.TimeNS / 1e3), EnqueueUS: result.Micros(m.EnqueueNS / 1e3), EventUS: m.EventUS,
+			BatchUS: result.Micros(stat.Mean(m.EventUS)), CPU: m.CPU, Switches: m.Switches,
+		})
+	}
+	ns := sum / float64(len(ranks))
+	out.TimeUS = result.Micros(ns / 1e3)
+	out.AlgBW = result.GBps(float64(st.layout.bytes) / ns) // bytes a nanosecond are 10^9 bytes a second
+	out.BusBW = out.AlgBW * result.GBps(st.coll.factor(plan.World))
+	if checked {
+		out.Wrong = &wrong
+	}
+	out.Iter = stat.Summary(slowestEach(ranks, h))
+	out.SlowestRank = slowest(out.Ranks)
+	out.LaunchBound = launchBound(out)
+	return out
+}
+
+// slowestEach is, for each iteration of the event series, the time of the rank that took longest.
+func slowestEach(ranks []rankRow, h int) []float64 {
+	var out []float64
+	for _, rr := range ranks {
+		for i, us := range rr.Halves[h].EventUS {
+			if i == len(out) {
+				out = append(out, us)
+			}
+			out[i] = max(out[i], us)
+		}
+	}
+	return out
+}
+
+// slowest names the rank whose median event time stands out by a tenth over the median of all ranks.
+func slowest(ranks []result.RankTime) *int {
+	if len(ranks) < 2 {
+		return nil
+	}
+	medians := make([]float64, len(ranks))
+	worst := 0
+	for i, r := range ranks {
+		if len(r.EventUS) == 0 {
+			return nil
+		}
+		medians[i] = stat.Median(r.EventUS)
+		if medians[i] > medians[worst] {
+			worst = i
+		}
+	}
+	if medians[worst] < 1.1*stat.Median(medians) {
+		return nil
+	}
+	rank := ranks[worst].Rank
+	return &rank
+}
+
+// launchBound tells whether the operation takes what its queueing takes on the slowest rank. Then a faster GPU or link would change nothing.
+// The margin of a tenth is what was seen between the two on H200s (docs/measurements).
+func launchBound(h *result.Half) *result.LaunchBound {
+	worst := 0
+	for i, r := range h.Ranks {
+		if r.EnqueueUS > h.Ranks[worst].EnqueueUS {
+			worst = i
+		}
+	}
+	e := h.Ranks[worst].EnqueueUS
+	if e <= 0 || float64(h.TimeUS) > 1.1*float64(e) {
+		return nil
+	}
+	return &result.LaunchBound{Rank: h.Ranks[worst].Rank, EnqueueUS: e}
+}
+
+// findModes groups each row half's times over several runs.
+func findModes(rows []result.Row, runs int) []result.Modes {
+	if runs < 2 {
+		return nil
+	}
+	type key struct {
+		coll, dtype, op string
+		bytes           result.Bytes
+		inPlace         bool
+	}
+	times := make(map[key][]float64)
+	var order []key
+	for _, r := range rows {
+		for _, h := range []struct {
+			half    *result.Half
+			inPlace bool
+		}{{r.OutOfPlace, false}, {r.InPlace, true}} {
+			if h.half == nil {
+				continue
+			}
+			k := key{r.Collective, r.Type, r.Op, r.Bytes, h.inPlace}
+			if _, ok := times[k]; !ok {
+				order = append(order, k)
+			}
+			times[k] = append(times[k], float64(h.half.TimeUS))
+		}
+	}
+	var out []result.Modes
+	for _, k := range order {
+		t := times[k]
+		out = append(out, result.Modes{
+			Collective: k.coll, Type: k.dtype, Op: k.op, Bytes: k.bytes, InPlace: k.inPlace, Runs: len(t),
+			MedianUS: result.Micros(stat.Median(t)), MinUS: result.Micros(slices.Min(t)), MaxUS: result.Micros(slices.Max(t)), Groups: stat.Modes(t),
+		})
+	}
+	return out
+}
+
+// Exit statuses of the program (documented in README.md).
+const (
+	ExitOK          = 0
+	ExitInternal    = 1
+	ExitUsage       = 2
+	ExitNoDevice    = 3
+	ExitTimeout     = 4
+	ExitDied        = 5
+	ExitWrongData   = 6
+	ExitInterrupted = 130
+)
+
+// outcome says how the run ended. Wrong data outweighs a failure that came later: it is the graver news.
+func outcome(run *result.Run, err error) result.Outcome {
+	o := result.Outcome{Status: "ok", Exit: ExitOK}
+	var f *Failure
+	switch {
+	case err == nil:
+	case errors.Is(err, errInterrupted):
+		o = result.Outcome{Status: "interrupted", Exit: ExitInterrupted, Message: fmt.Sprintf("interrupted; %d rows measured before are kept", len(run.Rows))}
+	case errors.As(err, &f):
+		o = result.Outcome{Status: string(f.Kind), Exit: f.exit(), Message: f.Error(), Host: f.Host, Phase: f.Phase}
+		if f.Rank >= 0 {
+			o.Rank = &f.Rank
+		}
+	default:
+		o = result.Outcome{Status: string(FailInternal), Exit: ExitInternal, Message: err.Error()}
+	}
+	if rank, n := firstFault(run.Rows); rank >= 0 && o.Exit != ExitInterrupted {
+		text := fmt.Sprintf("wrong data in %d row halves, first seen on rank %d", n, rank)
+		if o.Message != "" {
+			text += "; then " + o.Message
+		}
+		o = result.Outcome{Status: "wrong data", Exit: ExitWrongData, Message: text, Rank: &rank}
+	}
+	return o
+}
+
+func (f *Failure) exit() int {
+	switch f.Kind {
+	case FailDied, FailRemote:
+		return ExitDied
+	case FailNoDevice:
+		return ExitNoDevice
+	case FailUsage:
+		return ExitUsage
+	case FailTimeout:
+		return ExitTimeout
+	}
+	return ExitInternal
+}
+
+func firstFault(rows []result.Row) (rank, halves int) {
+	rank = -1
+	for _, r := range rows {
+		for _, h := range []*result.Half{r.OutOfPlace, r.InPlace} {
+			if h == nil || len(h.Faults) == 0 {
+				continue
+			}
+			if rank < 0 {
+				rank = slices.MinFunc(h.Faults, func(a, b result.Fault) int { return a.Rank - b.Rank }).Rank
+			}
+			halves++
+		}
+	}
+	return rank, halves
+}

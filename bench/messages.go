@@ -1,0 +1,173 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/commprobe/commprobe/bench/result"
+	"github.com/commprobe/commprobe/cuda"
+)
+
+// Keys in the job's store. The coordinator writes plan, final and step/K; rank 0's worker writes id; a worker that fails writes alarm/RANK.
+const (
+	keyPlan  = "plan"
+	keyFinal = "final"
+	keyID    = "id"
+)
+
+func keyStep(k int) string       { return "step/" + strconv.Itoa(k) }
+func keyAlarm(rank int) string   { return "alarm/" + strconv.Itoa(rank) }
+func gatherRow(k int) string     { return "row/" + strconv.Itoa(k) }
+func keyBarrier(h string) string { return "barrier/" + h }
+
+const (
+	gatherDevice = "device"
+	gatherReady  = "ready"
+	gatherBye    = "bye"
+)
+
+// deviceReport is what a rank tells before communicators exist.
+type deviceReport struct {
+	Rank      result.Rank
+	Host      result.Host
+	HostKey   string // equal for ranks that can share memory
+	Libraries []result.Library
+	NCCL      int   // version code
+	Compute   int   // 90 for 9.0, 0 for the host engine
+	Free      int64 // bytes of device memory
+	Drivers   int   // threads that time in this rank's process, on its first rank only
+}
+
+// finalMsg is the plan after the limits of all ranks are known.
+type finalMsg struct {
+	Plan    Plan
+	Drivers map[string]int // host key to timing threads on that host
+	First   map[string]int // host key to its lowest rank
+	Job     string         // a name for files of this job
+}
+
+// stepMsg starts a step, or ends the run.
+type stepMsg struct {
+	Stop       bool
+	Step       int // index into the plan's steps
+	Iters      int
+	EventIters int
+}
+
+// rankRow is what one rank measured in one step: out-of-place, in-place.
+type rankRow struct{ Halves [2]rankHalf }
+
+type rankHalf struct {
+	TimeNS    float64 // an operation
+	EnqueueNS float64
+	EventUS   []float64
+	CPU       int
+	Switches  int64
+	Checked   bool
+	Fault     *result.Fault
+}
+
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("message %T cannot be encoded: %v", v, err)) // plain data of our own types only
+	}
+	return b
+}
+
+func decode[T any](b []byte) (T, error) {
+	var v T
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, fmt.Errorf("message from another process: %w", err)
+	}
+	return v, nil
+}
+
+// HostFacts reads what is worth recording of the machine whose file system begins at root ("" for this one).
+func HostFacts(root string) result.Host {
+	h := result.Host{CPUs: runtime.NumCPU(), Driver: cuda.KernelDriver(root)}
+	if name, err := os.Hostname(); err == nil {
+		h.Name = name
+	}
+	h.Kernel = firstLine(root + "/proc/sys/kernel/osrelease")
+	if b, err := os.ReadFile(root + "/proc/cpuinfo"); err == nil {
+		for _, line := range strings.Split(string(b), "\n") {
+			key, value, _ := strings.Cut(line, ":")
+			switch strings.TrimSpace(key) {
+			case "model name":
+				h.CPUModel = strings.TrimSpace(value)
+			case "flags":
+				h.Hypervisor = strings.Contains(" "+value+" ", " hypervisor ")
+			}
+			if key == "" && h.CPUModel != "" {
+				break // the first processor stands for all
+			}
+		}
+	}
+	nodes, err := filepath.Glob(root + "/sys/devices/system/node/node[0-9]*")
+	if err == nil {
+		h.NUMANodes = len(nodes)
+	}
+	h.MemTotal = result.Bytes(meminfo(root, "MemTotal"))
+	return h
+}
+
+// meminfo reads one line of /proc/meminfo in bytes, 0 when it is not there.
+func meminfo(root, key string) int64 {
+	b, err := os.ReadFile(root + "/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	for _, line := range strings.Split(string(b), "\n") {
+		if rest, ok := strings.CutPrefix(line, key+":"); ok {
+			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
+			if err != nil {
+				return 0
+			}
+			return kb * 1024
+		}
+	}
+	return 0
+}
+
+func firstLine(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	return strings.TrimSpace(line)
+}
+
+// allowedCPUs is the list of processors that this process may run on, as the kernel prints it.
+func allowedCPUs() string {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return ""
+	}
+	for _, line := range strings.Split(string(b), "\n") {
+		if rest, ok := strings.CutPrefix(line, "Cpus_allowed_list:"); ok {
+			return strings.TrimSpace(rest)
+		}
+	}
+	return ""
+}
+
+// hostKey is equal for processes that share a kernel and a host name, and so its shared memory.
+func hostKey(host string) string { return host + "/" + firstLine("/proc/sys/kernel/random/boot_id") }
+
+// ncclEnv is the part of the environment that steers NCCL. Nothing else of it is ever recorded.
+func ncclEnv() map[string]string {
+	out := make(map[string]string)
+	for _, kv := range os.Environ() {
+		if k, v, ok := strings.Cut(kv, "="); ok && strings.HasPrefix(k, "NCCL_") {
+			out[k] = v
+		}
+	}
+	return out
+}

@@ -1,0 +1,239 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/commprobe/commprobe/bench/result"
+	"github.com/commprobe/commprobe/bench/stat"
+)
+
+// placementName is the word for a half.
+func placementName(inPlace bool) string {
+	if inPlace {
+		return "in-place"
+	}
+	return "out-of-place"
+}
+
+// faultLines says which rank had which elements wrong, below the row.
+func faultLines(row *result.Row, nameRun bool) string {
+	var b strings.Builder
+	for _, inPlace := range []bool{false, true} {
+		h := halfOf(row, inPlace)
+		if h == nil {
+			continue
+		}
+		for i := range h.Faults {
+			b.WriteString(faultLine(&h.Faults[i], row.Run, nameRun, inPlace))
+		}
+	}
+	return b.String()
+}
+
+func faultLine(f *result.Fault, run int, nameRun, inPlace bool) string {
+	text := "#   "
+	if nameRun {
+		text += fmt.Sprintf("run %d, ", run)
+	}
+	noun := "elements"
+	if f.Wrong == 1 {
+		noun = "element"
+	}
+	text += fmt.Sprintf("rank %d: %d wrong %s in [%d, %d]", f.Rank, f.Wrong, noun, f.First, f.Last)
+	if len(f.Samples) > 0 {
+		s := f.Samples[0]
+		text += fmt.Sprintf("; first: index %d got %s expected %s", s.Index, oneLine(s.Got), oneLine(s.Expected))
+	}
+	text += " (" + placementName(inPlace) + ")"
+	if f.Analysis != "" {
+		text += "; " + oneLine(f.Analysis)
+	}
+	return text + "\n"
+}
+
+// oneLine keeps foreign text from breaking out of its comment line.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// remarks is the part of the footer that nccl-tests does not have; printed are the rows as they were shown.
+func remarks(run *result.Run, printed []result.Row) string {
+	var b strings.Builder
+	if len(run.Skipped) > 0 {
+		b.WriteString("# Skipped:\n")
+		for _, s := range run.Skipped {
+			fmt.Fprintf(&b, "#   %s: %s\n", oneLine(s.What), oneLine(s.Why))
+		}
+	}
+	bound := launchBoundLines(printed, run.Config.Engine)
+	if len(run.Notes)+len(bound) > 0 {
+		b.WriteString("# Notes:\n")
+		for _, n := range run.Notes {
+			fmt.Fprintf(&b, "#   %s: %s\n", n.Severity, oneLine(n.Text))
+		}
+		for _, line := range bound {
+			b.WriteString("#   info: " + line + "\n")
+		}
+	}
+	b.WriteString(modesTable(run.Modes))
+	if b.Len() > 0 {
+		b.WriteString("#\n")
+	}
+	return b.String()
+}
+
+func outcomeLine(o *result.Outcome) string {
+	if o.Status == "" || o.Status == "ok" {
+		return ""
+	}
+	text := fmt.Sprintf("# error: %s (exit status %d)", o.Status, o.Exit)
+	var where []string
+	if o.Rank != nil {
+		where = append(where, fmt.Sprintf("rank %d", *o.Rank))
+	}
+	if o.Host != "" {
+		where = append(where, "host "+o.Host)
+	}
+	if o.Phase != "" {
+		where = append(where, "in "+o.Phase)
+	}
+	if len(where) > 0 {
+		text += ", " + strings.Join(where, ", ")
+	}
+	if o.Message != "" {
+		text += ": " + oneLine(o.Message)
+	}
+	return text + "\n"
+}
+
+// boundGroup is the sizes of one curve that wait for one rank's queueing.
+type boundGroup struct {
+	rank     int
+	from, to result.Bytes
+	enqueue  []float64 // microseconds, one for each such half
+}
+
+// launchBoundLines joins launch-bound rows into one sentence a curve and rank: a table of 20 such rows has one cause.
+func launchBoundLines(rows []result.Row, engine string) []string {
+	var lines []string
+	sets := setsOf(rows)
+	waiter := "the GPU waits for the CPU"
+	if engine == "host" {
+		waiter = "the stream waits for the thread that queues"
+	}
+	for _, set := range sets {
+		for _, g := range boundGroups(set) {
+			text, verb := "rows "+FormatSize(g.from)+" … "+FormatSize(g.to), "are"
+			if g.from == g.to {
+				text, verb = "row "+FormatSize(g.from), "is"
+			}
+			if len(sets) > 1 {
+				text = set.key.String() + ": " + text
+			}
+			text += fmt.Sprintf(" %s launch-bound on rank %d", verb, g.rank)
+			if all := halvesBetween(set, g.from, g.to); len(g.enqueue) < all {
+				text += fmt.Sprintf(" (%d of %d row halves)", len(g.enqueue), all)
+			}
+			lines = append(lines, fmt.Sprintf("%s: queueing one operation takes %s µs; %s", text, rangeText(g.enqueue), waiter))
+		}
+	}
+	return lines
+}
+
+// boundGroups has one group a rank, in order of the smallest size; rows of a set are one a size.
+func boundGroups(set rowSet) []boundGroup {
+	var groups []boundGroup
+	for _, size := range set.sizes {
+		for _, h := range append(halvesOf(size.rows, false), halvesOf(size.rows, true)...) {
+			if h.LaunchBound == nil {
+				continue
+			}
+			i := slices.IndexFunc(groups, func(g boundGroup) bool { return g.rank == h.LaunchBound.Rank })
+			if i < 0 {
+				i = len(groups)
+				groups = append(groups, boundGroup{rank: h.LaunchBound.Rank, from: size.bytes})
+			}
+			groups[i].to = size.bytes
+			groups[i].enqueue = append(groups[i].enqueue, float64(h.LaunchBound.EnqueueUS))
+		}
+	}
+	return groups
+}
+
+func halvesBetween(set rowSet, from, to result.Bytes) int {
+	n := 0
+	for _, size := range set.sizes {
+		if size.bytes >= from && size.bytes <= to {
+			n += len(halvesOf(size.rows, false)) + len(halvesOf(size.rows, true))
+		}
+	}
+	return n
+}
+
+// rangeText is the median of values that agree within 10 %, else their range.
+func rangeText(values []float64) string {
+	lo, hi, mid := slices.Min(values), slices.Max(values), stat.Median(values)
+	if hi-lo <= 0.1*mid {
+		return threeDigits(mid)
+	}
+	return threeDigits(lo) + "–" + threeDigits(hi)
+}
+
+// threeDigits writes a time for a sentence: 9.4, 10.7, 128, 12430.
+func threeDigits(v float64) string {
+	switch {
+	case v < 9.995:
+		return strings.TrimSuffix(fmt.Sprintf("%.2f", v), "0")
+	case v < 99.95:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+// modesTable shows how runs of each row half fall into groups, in columns that line up whatever their content.
+func modesTable(modes []result.Modes) string {
+	if len(modes) == 0 {
+		return ""
+	}
+	cells := [][]string{{"size", "placement", "runs", "median", "min", "max", "groups"}}
+	several := slices.ContainsFunc(modes, func(m result.Modes) bool {
+		return m.Collective != modes[0].Collective || m.Type != modes[0].Type || m.Op != modes[0].Op
+	})
+	for i := range modes {
+		m := &modes[i]
+		line := []string{FormatSize(m.Bytes), placementName(m.InPlace), fmt.Sprint(m.Runs), fixedWidth(float64(m.MedianUS), 7),
+			fixedWidth(float64(m.MinUS), 7), fixedWidth(float64(m.MaxUS), 7), groupsText(m.Groups)}
+		if several {
+			line[6] += "  " + setKey{Collective: m.Collective, Type: m.Type, Op: m.Op}.String()
+		}
+		cells = append(cells, line)
+	}
+	widths := make([]int, len(cells[0])-1)
+	for _, line := range cells {
+		for i := range widths {
+			widths[i] = max(widths[i], utf8.RuneCountInString(line[i]))
+		}
+	}
+	var b strings.Builder
+	b.WriteString("# Modes: time of each fresh run, µs, and the groups that the runs fall into\n")
+	for _, line := range cells {
+		b.WriteString("#")
+		for i, w := range widths {
+			fmt.Fprintf(&b, "  %*s", w, line[i])
+		}
+		b.WriteString("  " + line[len(line)-1] + "\n")
+	}
+	return b.String()
+}
+
+func groupsText(groups []result.Mode) string {
+	if len(groups) == 1 {
+		return "the runs agree"
+	}
+	parts := make([]string, len(groups))
+	for i, g := range groups {
+		parts[i] = fmt.Sprintf("%s µs ×%d (%.0f %%)", threeDigits(float64(g.MedianUS)), g.Runs, 100*g.Share)
+	}
+	return strings.Join(parts, ", ")
+}

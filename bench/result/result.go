@@ -1,0 +1,232 @@
+// Package result holds the plain data of a measurement: what was asked, where it ran, every sample, and how it ended.
+//
+// Units are in the types and in the names (…US microseconds, …S seconds). Absent is nil or an empty slice, never 0. No live handle is ever
+// in here, so that writers, readers and analysis work on any machine.
+package result
+
+import "time"
+
+// Schema names the JSON form of Run; the number grows when a reader of the old form would misread the new one.
+const Schema = "commprobe/sweep/1"
+
+// Bytes is an amount of memory or message data, in bytes.
+type Bytes int64
+
+// Count is a number of elements of a collective's data type.
+type Count int64
+
+// Micros is a duration in microseconds.
+type Micros float64
+
+// GBps is a bandwidth in 10^9 bytes a second, as nccl-tests prints it.
+type GBps float64
+
+// Run is one invocation of sweep: the question, the place, the rows, the end.
+type Run struct {
+	Schema      string      `json:"schema"`
+	Program     Program     `json:"program"`
+	Command     []string    `json:"command"`
+	Started     time.Time   `json:"started"`
+	Ended       time.Time   `json:"ended"`
+	Config      Config      `json:"config"`
+	Environment Environment `json:"environment"`
+	Ranks       []Rank      `json:"ranks"`
+	Rows        []Row       `json:"rows"`
+	Skipped     []Skipped   `json:"skipped,omitempty"` // asked for, but not possible here, each with its reason
+	Notes       []Note      `json:"notes,omitempty"`
+	Modes       []Modes     `json:"modes,omitempty"` // only with Config.Runs > 1
+	Outcome     Outcome     `json:"outcome"`
+}
+
+// Program identifies the binary that measured.
+type Program struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	Go      string `json:"go"`
+}
+
+// Config is what was asked for, after defaults and limits were applied.
+type Config struct {
+	Collectives []string `json:"collectives"`
+	Types       []string `json:"types"`
+	Ops         []string `json:"ops"`
+	Engine      string   `json:"engine"`    // "native" or "host"
+	Placement   string   `json:"placement"` // "process", "thread" or "group"
+	World       int      `json:"world"`     // ranks in all
+	MinBytes    Bytes    `json:"min_bytes"`
+	MaxBytes    Bytes    `json:"max_bytes"`
+	StepFactor  float64  `json:"step_factor,omitempty"` // > 1, or 0 when StepBytes is used
+	StepBytes   Bytes    `json:"step_bytes,omitempty"`
+	Iters       int      `json:"iters"`
+	ItersExact  bool     `json:"iters_exact"` // false: small sizes run more than Iters; Row.Iters has the number
+	Warmup      int      `json:"warmup"`
+	Check       int      `json:"check"` // verified iterations a row half, 0 = not checked
+	TimeoutS    float64  `json:"timeout_s"`
+	Runs        int      `json:"runs"`   // fresh sets of processes
+	Parity      Parity   `json:"parity"` // what makes the figures comparable with nccl-tests
+}
+
+// Parity says which of nccl-tests' conditions held.
+type Parity struct {
+	NCCLMemAlloc       bool   `json:"nccl_mem_alloc"`       // buffers from ncclMemAlloc
+	NVLinkCentricSched bool   `json:"nvlink_centric_sched"` // communicator config nvlinkCentricSched=1 (NCCL 2.28 and later)
+	OffsetRotation     bool   `json:"offset_rotation"`      // each iteration uses the next part of the buffer, as far as MaxBytes reaches
+	Average            string `json:"average"`              // over ranks: "mean"
+}
+
+// Environment is where it ran.
+type Environment struct {
+	Hosts     []Host            `json:"hosts"`
+	Libraries []Library         `json:"libraries"`
+	Env       map[string]string `json:"env"` // NCCL_* only
+}
+
+// Host is one machine.
+type Host struct {
+	Name       string `json:"name"`
+	Kernel     string `json:"kernel"`
+	CPUModel   string `json:"cpu_model"`
+	CPUs       int    `json:"cpus"` // online logical processors
+	NUMANodes  int    `json:"numa_nodes"`
+	MemTotal   Bytes  `json:"mem_total"`
+	Driver     string `json:"driver,omitempty"`     // NVIDIA kernel driver, e.g. "580.159.04"
+	Hypervisor bool   `json:"hypervisor,omitempty"` // the processor says it is virtual
+}
+
+// Library is one loaded library. The host engine is one too, with the path of the program itself.
+type Library struct {
+	Name    string `json:"name"` // "nccl", "cudart", "cuda driver", "host engine"
+	Path    string `json:"path"`
+	Version string `json:"version"`
+}
+
+// Rank is one member of the communicator.
+type Rank struct {
+	Rank       int    `json:"rank"`
+	Host       string `json:"host"`
+	PID        int    `json:"pid"`
+	Device     int    `json:"device"`
+	DeviceName string `json:"device_name"`
+	PCIBusID   string `json:"pci_bus_id"`
+	UUID       string `json:"uuid,omitempty"`
+	Compute    string `json:"compute_capability,omitempty"` // "9.0"
+	MemTotal   Bytes  `json:"mem_total"`
+	CPUs       string `json:"cpus"` // processors this rank may run on, as a list such as "0-15"
+}
+
+// Row is one size of one collective, type and op: an out-of-place and an in-place half.
+type Row struct {
+	Run        int    `json:"run"` // 1 … Config.Runs
+	Collective string `json:"collective"`
+	Type       string `json:"type"`
+	Op         string `json:"op"`   // "none" where the collective has none
+	Root       int    `json:"root"` // -1 where the collective has none
+	Bytes      Bytes  `json:"bytes"`
+	Count      Count  `json:"count"` // elements as nccl-tests prints them
+	OutOfPlace *Half  `json:"out_of_place,omitempty"`
+	InPlace    *Half  `json:"in_place,omitempty"`
+}
+
+// Half is one placement of one row. TimeUS is the figure that nccl-tests prints: host clock from a barrier to the end of all queued
+// operations, divided by their number, mean over ranks.
+type Half struct {
+	Iters       int          `json:"iters"`
+	TimeUS      Micros       `json:"time_us"`
+	AlgBW       GBps         `json:"algbw_gbps"`
+	BusBW       GBps         `json:"busbw_gbps"`
+	Wrong       *int64       `json:"wrong,omitempty"` // wrong elements over all ranks; nil = not checked
+	Faults      []Fault      `json:"faults,omitempty"`
+	Ranks       []RankTime   `json:"ranks"`
+	Iter        *IterStats   `json:"iter,omitempty"`         // each iteration's slowest rank, from a separate series with events
+	SlowestRank *int         `json:"slowest_rank,omitempty"` // by median event time, when it stands out
+	LaunchBound *LaunchBound `json:"launch_bound,omitempty"`
+}
+
+// RankTime is one rank's view of a half.
+type RankTime struct {
+	Rank      int       `json:"rank"`
+	TimeUS    Micros    `json:"time_us"`              // host clock, an operation
+	EnqueueUS Micros    `json:"enqueue_us"`           // host time to queue one operation
+	EventUS   []float64 `json:"event_us,omitempty"`   // every iteration of the event series, microseconds
+	BatchUS   Micros    `json:"event_mean_us"`        // first to last event of that series, an operation
+	CPU       int       `json:"cpu"`                  // processor the series ended on, -1 unknown
+	Switches  int64     `json:"involuntary_switches"` // involuntary context switches of the rank's thread during the timed series
+}
+
+// IterStats summarises per-iteration times. P95 needs 20 samples and P99 100; below that they are nil.
+type IterStats struct {
+	N       int     `json:"n"`
+	MinUS   Micros  `json:"min_us"`
+	P50US   Micros  `json:"p50_us"`
+	P95US   *Micros `json:"p95_us,omitempty"`
+	P99US   *Micros `json:"p99_us,omitempty"`
+	MaxUS   Micros  `json:"max_us"`
+	MeanUS  Micros  `json:"mean_us"`
+	StdevUS Micros  `json:"stdev_us"`
+}
+
+// LaunchBound says that the operation takes what its queueing by one rank takes: the GPU waits for the CPU.
+type LaunchBound struct {
+	Rank      int    `json:"rank"`
+	EnqueueUS Micros `json:"enqueue_us"`
+}
+
+// Fault is what verification found wrong on one rank.
+type Fault struct {
+	Rank     int      `json:"rank"`
+	Wrong    int64    `json:"wrong"` // elements
+	First    int64    `json:"first"` // lowest wrong element index
+	Last     int64    `json:"last"`  // highest wrong element index
+	Samples  []Sample `json:"samples,omitempty"`
+	Analysis string   `json:"analysis,omitempty"` // in words, e.g. whose contribution is missing
+}
+
+// Sample is one wrong element, in the notation of its type.
+type Sample struct {
+	Index    int64  `json:"index"`
+	Got      string `json:"got"`
+	Expected string `json:"expected"`
+}
+
+// Skipped is something asked for that this library, GPU or machine lacks.
+type Skipped struct {
+	What string `json:"what"`
+	Why  string `json:"why"`
+}
+
+// Note is a remark on the whole run or some rows, in plain words.
+type Note struct {
+	Severity string `json:"severity"` // "info", "warning" or "fault"
+	Text     string `json:"text"`
+}
+
+// Modes describes how fresh runs of one row half fall into groups.
+type Modes struct {
+	Collective string `json:"collective"`
+	Type       string `json:"type"`
+	Op         string `json:"op"`
+	Bytes      Bytes  `json:"bytes"`
+	InPlace    bool   `json:"in_place"`
+	Runs       int    `json:"runs"`
+	MedianUS   Micros `json:"median_us"`
+	MinUS      Micros `json:"min_us"`
+	MaxUS      Micros `json:"max_us"`
+	Groups     []Mode `json:"groups"` // one entry: the runs agree
+}
+
+// Mode is one group of runs.
+type Mode struct {
+	MedianUS Micros  `json:"median_us"`
+	Runs     int     `json:"runs"`
+	Share    float64 `json:"share"` // of all runs, 0 … 1
+}
+
+// Outcome is how the run ended.
+type Outcome struct {
+	Status  string `json:"status"` // "ok", "wrong data", "time-out", "rank died", "interrupted", "failed"
+	Exit    int    `json:"exit"`   // the program's exit status
+	Message string `json:"message,omitempty"`
+	Rank    *int   `json:"rank,omitempty"`
+	Host    string `json:"host,omitempty"`
+	Phase   string `json:"phase,omitempty"`
+}

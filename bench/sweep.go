@@ -1,0 +1,433 @@
+package bench
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/commprobe/commprobe/bench/result"
+	"github.com/commprobe/commprobe/internal/bootstrap"
+	"github.com/commprobe/commprobe/internal/launch"
+)
+
+// Workers are the running processes of a local launch, such as *launch.Group.
+type Workers interface {
+	Exits() <-chan launch.Exit
+	Done() <-chan struct{} // closed when all have ended
+	Shutdown(grace time.Duration) error
+}
+
+// Sweep drives a plan. The zero value of the hooks is silence.
+type Sweep struct {
+	Plan    Plan
+	Runs    int // fresh sets of processes, at least 1
+	Program result.Program
+	Command []string
+	Listen  string // address for the workers to come to, "127.0.0.1:0"
+	Token   bootstrap.Token
+
+	// Start launches the workers of one run, told where to join. nil: somebody else starts them, once.
+	Start func(ctx context.Context, addr string) (Workers, error)
+
+	OnStart func(run *result.Run)                              // facts are complete, measuring begins; once
+	OnStep  func(done, total int, what string, b result.Bytes) // before each size
+	OnRow   func(row result.Row)
+	Log     func(format string, args ...any) // diagnostics, e.g. refused connections
+	Stop    <-chan struct{}                  // closed: end after the present size, keep the rows
+}
+
+// errInterrupted ends a sweep that was asked to stop.
+var errInterrupted = errors.New("interrupted")
+
+// Run measures. It always returns a result with all rows measured so far and how it ended; it honours ctx by killing the workers.
+func (s *Sweep) Run(ctx context.Context) *result.Run {
+	out := &result.Run{
+		Schema: result.Schema, Program: s.Program, Command: s.Command, Started: time.Now(), Config: s.Plan.config(s.Runs),
+		Environment: result.Environment{Env: ncclEnv()},
+	}
+	if s.Log == nil {
+		s.Log = func(string, ...any) {}
+	}
+	var err error
+	for r := 1; r <= s.Runs && err == nil; r++ {
+		err = s.once(ctx, out, r)
+	}
+	out.Ended = time.Now()
+	out.Modes = findModes(out.Rows, s.Runs)
+	out.Outcome = outcome(out, err)
+	return out
+}
+
+// once is one set of processes going through the plan.
+func (s *Sweep) once(ctx context.Context, out *result.Run, number int) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	o := &oneRun{s: s, out: out, number: number, cancel: cancel, fails: make(chan *Failure, 4*s.Plan.World+16), job: randomName(), settled: make(chan struct{})}
+	var err error
+	o.server, err = bootstrap.Listen(s.Listen, bootstrap.Config{
+		World: s.Plan.World, Token: s.Token, Hello: bootstrap.Hello{Program: s.Program.Version}, Log: s.Log, OnLost: o.onLost,
+		MaxFrameBytes: 256 << 20,
+	})
+	if err != nil {
+		return &Failure{Kind: FailInternal, Rank: -1, Phase: "start", Text: err.Error()}
+	}
+	defer o.server.Close()
+	defer os.Remove(BarrierPath(o.job)) // only there when a start was cut off
+	if s.Start != nil {
+		if o.workers, err = s.Start(ctx, o.server.Addr().String()); err != nil {
+			return &Failure{Kind: FailInternal, Rank: -1, Phase: "start", Text: err.Error()}
+		}
+		go o.watchExits()
+	}
+	go o.judge(ctx)
+	err = o.drive(ctx)
+	var f *Failure
+	if cause := context.Cause(ctx); errors.As(cause, &f) {
+		err = f
+	} else if err != nil && ctx.Err() != nil && errors.Is(cause, context.Canceled) {
+		err = errInterrupted
+	}
+	o.finish(err)
+	return err
+}
+
+func randomName() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(b[:])
+}
+
+// oneRun is the state of one set of processes.
+type oneRun struct {
+	s       *Sweep
+	out     *result.Run
+	number  int
+	job     string
+	server  *bootstrap.Server
+	workers Workers
+	cancel  context.CancelCauseFunc
+	fails   chan *Failure
+	settled chan struct{} // closed by finish: later exits are of our own making
+
+	reports []deviceReport // by rank
+	phase   phase          // what the ranks are doing, for failures that come from outside
+	plan    Plan
+}
+
+// phase is text that several goroutines see.
+type phase struct{ text atomic.Value }
+
+func (p *phase) set(s string) { p.text.Store(s) }
+
+func (p *phase) get() string {
+	s, _ := p.text.Load().(string) // nothing was stored yet: ""
+	return s
+}
+
+// watchExits turns the end of a worker process that was not asked for into a failure.
+func (o *oneRun) watchExits() {
+	for e := range o.workers.Exits() {
+		select {
+		case <-o.settled:
+			continue
+		default:
+		}
+		text := e.String()
+		if e.LastStderr != "" && e.Signal == 0 {
+			text += "; its last words: " + e.LastStderr
+		}
+		if e.OK() {
+			continue // an orderly end comes after the goodbye; one before it shows as a rank that does not answer
+		}
+		o.fails <- &Failure{Kind: FailDied, Rank: e.Ranks[0], Host: localName(), Text: text}
+	}
+}
+
+func localName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "this host"
+	}
+	return name
+}
+
+func (o *oneRun) onLost(h bootstrap.Hello, err error) {
+	select {
+	case <-o.settled:
+		return
+	default:
+	}
+	f := &Failure{Kind: FailDied, Rank: h.Ranks[0], Host: h.Host, Text: fmt.Sprintf("rank %s (pid %d): connection lost: %v", bootstrap.FormatRanks(h.Ranks), h.PID, err)}
+	if o.workers != nil {
+		// The process's end is told as well and says how. Only one that lives on without its connection is told here.
+		time.AfterFunc(settleTime/2, func() { o.fails <- f })
+		return
+	}
+	o.fails <- f
+}
+
+// settleTime is how long other ranks' failures are waited for once one is known: the first to be heard is often only a consequence.
+const settleTime = time.Second
+
+// judge waits for the first failure, hears the others for a moment, and ends the run with the gravest one.
+func (o *oneRun) judge(ctx context.Context) {
+	for r := range o.s.Plan.World {
+		go o.watchAlarm(ctx, r)
+	}
+	var all []*Failure
+	select {
+	case f := <-o.fails:
+		all = append(all, f)
+	case <-ctx.Done():
+		return
+	}
+	wait := time.NewTimer(settleTime)
+	defer wait.Stop()
+	for {
+		select {
+		case f := <-o.fails:
+			all = append(all, f)
+			if f.Kind == FailDied {
+				o.cancel(verdict(all, o.s.Plan.World, o.phase.get()))
+				return
+			}
+		case <-wait.C:
+			o.cancel(verdict(all, o.s.Plan.World, o.phase.get()))
+			return
+		case <-ctx.Done():
+			return
+		}
+		if all[0].Kind == FailDied {
+			o.cancel(verdict(all, o.s.Plan.World, o.phase.get()))
+			return
+		}
+	}
+}
+
+func (o *oneRun) watchAlarm(ctx context.Context, rank int) {
+	raw, err := o.server.Get(ctx, keyAlarm(rank))
+	if err != nil {
+		return
+	}
+	f, err := decode[*Failure](raw)
+	if err != nil {
+		f = &Failure{Kind: FailInternal, Rank: rank, Text: err.Error()}
+	}
+	o.fails <- f
+}
+
+// verdict picks the gravest failure. A time-out also says which other ranks report one and which say nothing: those are the suspects.
+func verdict(all []*Failure, world int, phase string) *Failure {
+	best := *all[0]
+	for _, f := range all[1:] {
+		if f.severity() < best.severity() {
+			best = *f
+		}
+	}
+	if best.Phase == "" {
+		best.Phase = phase
+	}
+	if best.Kind != FailTimeout || world == 1 {
+		return &best
+	}
+	heard := make(map[int]bool)
+	var same, silent []int
+	for _, f := range all {
+		heard[f.Rank] = true
+		if f.Kind == FailTimeout && f.Rank != best.Rank {
+			same = append(same, f.Rank)
+		}
+	}
+	for r := range world {
+		if !heard[r] {
+			silent = append(silent, r)
+		}
+	}
+	if len(same) > 0 {
+		best.Text += "; so do ranks " + bootstrap.FormatRanks(same)
+	}
+	if len(silent) > 0 {
+		best.Text += "; no word from ranks " + bootstrap.FormatRanks(silent)
+	}
+	return &best
+}
+
+// backstop bounds a wait whose real limits lie in the workers, so that nothing waits for ever even if a worker's clock stands still.
+func (o *oneRun) backstop(ctx context.Context, phases int) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, time.Duration(phases)*o.s.Plan.Timeout+5*time.Second)
+}
+
+// collect gathers all ranks' parts of a phase within its limit.
+func collect[T any](ctx context.Context, o *oneRun, name, phase string, phases int) ([]T, error) {
+	ctx, cancel := o.backstop(ctx, phases)
+	defer cancel()
+	parts, err := o.server.Collect(ctx, name)
+	if err != nil {
+		return nil, o.late(phase, err)
+	}
+	out := make([]T, o.s.Plan.World)
+	for r := range out {
+		if out[r], err = decode[T](parts[r]); err != nil {
+			return nil, &Failure{Kind: FailInternal, Rank: r, Phase: phase, Text: err.Error()}
+		}
+	}
+	return out, nil
+}
+
+// late turns a wait that ended into a Failure that names the ranks that did not come.
+func (o *oneRun) late(phase string, err error) error {
+	f := &Failure{Kind: FailInternal, Rank: -1, Phase: phase, Text: err.Error()}
+	var missing *bootstrap.MissingRanksError
+	if errors.As(err, &missing) && errors.Is(err, context.DeadlineExceeded) {
+		f.Kind = FailTimeout
+		if len(missing.Missing) == 1 {
+			f.Rank = missing.Missing[0]
+		}
+	}
+	return f
+}
+
+func (o *oneRun) drive(ctx context.Context) error {
+	if err := o.assemble(ctx); err != nil {
+		return err
+	}
+	steps, err := o.plan.steps()
+	if err != nil {
+		return &Failure{Kind: FailUsage, Rank: -1, Text: err.Error()}
+	}
+	if o.number == 1 && o.s.OnStart != nil {
+		o.s.OnStart(o.out)
+	}
+	interrupted := false
+	pace := pace{plan: &o.plan}
+	k := 0
+	for i, st := range steps {
+		if interrupted = o.stopped(); interrupted {
+			break
+		}
+		if o.s.OnStep != nil {
+			o.s.OnStep((o.number-1)*len(steps)+i, o.s.Runs*len(steps), fmt.Sprintf("%s %s %s", st.coll.name, st.dtype, st.op), st.layout.bytes)
+		}
+		msg := pace.next(st)
+		msg.Step = i
+		if err := o.step(ctx, k, st, msg, &pace); err != nil {
+			return err
+		}
+		k++
+	}
+	if err := o.goodbye(ctx, k); err != nil {
+		return err
+	}
+	if interrupted {
+		return errInterrupted
+	}
+	return nil
+}
+
+func (o *oneRun) stopped() bool {
+	select {
+	case <-o.s.Stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// assemble takes the ranks from joining to ready communicators and buffers.
+func (o *oneRun) assemble(ctx context.Context) error {
+	o.phase.set("join")
+	join, cancel := context.WithTimeout(ctx, o.s.Plan.Timeout)
+	defer cancel()
+	if err := o.server.WaitJoined(join); err != nil {
+		return o.late("join", err)
+	}
+	o.phase.set("finding the devices")
+	if err := o.server.Set(ctx, keyPlan, encode(o.s.Plan)); err != nil {
+		return o.late(o.phase.get(), err)
+	}
+	var err error
+	if o.reports, err = collect[deviceReport](ctx, o, gatherDevice, o.phase.get(), 1); err != nil {
+		return err
+	}
+	final, err := o.finalPlan()
+	if err != nil {
+		return err
+	}
+	o.phase.set("communicator initialisation")
+	if err := o.server.Set(ctx, keyFinal, encode(final)); err != nil {
+		return o.late(o.phase.get(), err)
+	}
+	_, err = collect[struct{}](ctx, o, gatherReady, o.phase.get(), 2)
+	return err
+}
+
+func (o *oneRun) step(ctx context.Context, k int, st step, msg stepMsg, pace *pace) error {
+	t := task{step: st}
+	o.phase.set(t.name(false))
+	if err := o.server.Set(ctx, keyStep(k), encode(msg)); err != nil {
+		return o.late(o.phase.get(), err)
+	}
+	rows, err := collect[rankRow](ctx, o, gatherRow(k), fmt.Sprintf("%s %s %s, %d bytes", st.coll.name, st.dtype, st.op, st.layout.bytes), 12+6*o.plan.Check)
+	if err != nil {
+		return err
+	}
+	if err := o.server.Delete(ctx, keyStep(k)); err != nil {
+		return o.late(o.phase.get(), err)
+	}
+	row := mergeRow(&o.plan, st, msg, rows)
+	row.Run = o.number
+	pace.saw(row)
+	o.out.Rows = append(o.out.Rows, row)
+	if o.s.OnRow != nil {
+		o.s.OnRow(row)
+	}
+	return nil
+}
+
+func (o *oneRun) goodbye(ctx context.Context, k int) error {
+	o.phase.set("shutdown")
+	if err := o.server.Set(ctx, keyStep(k), encode(stepMsg{Stop: true})); err != nil {
+		return o.late(o.phase.get(), err)
+	}
+	_, err := collect[struct{}](ctx, o, gatherBye, o.phase.get(), 1)
+	return err
+}
+
+// finish tells everybody that it is over and sees that no process stays behind.
+func (o *oneRun) finish(err error) {
+	close(o.settled)
+	grace := graceful + time.Second
+	if err != nil && !errors.Is(err, errInterrupted) {
+		cause := bootstrap.Cause{Rank: -1, Reason: err.Error()}
+		var f *Failure
+		if errors.As(err, &f) {
+			cause = bootstrap.Cause{Rank: f.Rank, Host: f.Host, Phase: f.Phase, Reason: f.Text}
+		}
+		o.server.Abort(cause)
+	}
+	if o.workers == nil {
+		return
+	}
+	if err == nil {
+		// All have said goodbye and end by themselves; the signals are for one that does not.
+		select {
+		case <-o.workers.Done():
+		case <-time.After(grace):
+		}
+	}
+	if err := o.workers.Shutdown(grace); err != nil {
+		o.s.Log("ending the rank processes: %v", err)
+	}
+}
+
+// ListenAddr is where a coordinator for workers on this host listens.
+const ListenAddr = "127.0.0.1:0"
+
+// AnyAddr is the address at which a coordinator listens for workers of all hosts at the given port.
+func AnyAddr(port string) string { return net.JoinHostPort("", port) }

@@ -1,0 +1,482 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/commprobe/commprobe/bench/result"
+	"github.com/commprobe/commprobe/csrc"
+	"github.com/commprobe/commprobe/cuda"
+	"github.com/commprobe/commprobe/internal/bootstrap"
+	"github.com/commprobe/commprobe/nccl"
+)
+
+// WorkerConfig says which ranks a process is and where the coordinator listens.
+type WorkerConfig struct {
+	Addr        string
+	Token       bootstrap.Token
+	Ranks       []int // global
+	Devices     []int // device ordinal of each rank on this host
+	World       int
+	Program     string // version, must equal the coordinator's
+	JoinTimeout time.Duration
+	ParentGone  <-chan struct{} // closed when the launching process is gone; nil: none
+}
+
+// graceful is how long a worker that is told to stop may take before its process ends without it.
+const graceful = 2 * time.Second
+
+// RunWorker joins the coordinator and is its ranks until the run ends. It returns nil after an orderly end. When the job is aborted, the
+// coordinator is lost or the parent is gone, it returns within about two seconds even though a thread may hang inside a library: the caller
+// must then end the process.
+func RunWorker(ctx context.Context, cfg WorkerConfig) error {
+	dial, cancel := context.WithTimeout(ctx, cfg.JoinTimeout)
+	store, err := bootstrap.Dial(dial, cfg.Addr, bootstrap.Config{
+		Token: cfg.Token, World: cfg.World, Hello: bootstrap.Hello{Ranks: cfg.Ranks, Program: cfg.Program},
+	})
+	cancel()
+	if err != nil {
+		return fmt.Errorf("rank %d: join: %w", cfg.Ranks[0], err)
+	}
+	w := &worker{cfg: cfg, store: store, flag: csrc.NewFlag()}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	finished := make(chan error, 1)
+	go func() { finished <- w.run(ctx) }()
+	select {
+	case err = <-finished:
+	case <-store.Done():
+		err = w.end(stop, finished, store.Err())
+	case <-cfg.ParentGone:
+		err = w.end(stop, finished, errors.New("the launching process is gone"))
+	case <-ctx.Done():
+		err = w.end(stop, finished, context.Cause(ctx))
+	}
+	return errors.Join(err, store.Close())
+}
+
+// worker is the state of one process of the job.
+type worker struct {
+	cfg     WorkerConfig
+	store   *bootstrap.Client
+	flag    *csrc.Flag
+	plan    Plan
+	drivers []*driver
+	mu      sync.Mutex // guards the comms of drivers against end, and ended
+	ended   bool
+}
+
+// end stops the worker from outside: series leave their loops, communicators are aborted, and what still hangs is left behind.
+func (w *worker) end(stop context.CancelCauseFunc, finished <-chan error, cause error) error {
+	w.flag.Set()
+	stop(cause)
+	go w.abortComms()
+	select {
+	case <-finished:
+	case <-time.After(graceful):
+	}
+	return cause
+}
+
+func (w *worker) abortComms() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return
+	}
+	w.ended = true
+	for _, d := range w.drivers {
+		for _, l := range d.lanes {
+			if l.comm != nil && l.comm.Handle() != 0 {
+				go func() { _ = l.comm.Abort() }() // the process ends anyway; a hanging abort must not hold the others up
+			}
+		}
+	}
+}
+
+// run is the worker's whole life. A failure is told to the coordinator first and then returned.
+func (w *worker) run(ctx context.Context) error {
+	err := w.work(ctx)
+	if err == nil || errors.Is(err, errStopped) || ctx.Err() != nil || w.store.Err() != nil {
+		return err
+	}
+	f := w.failure(err)
+	tell, cancel := context.WithTimeout(ctx, graceful)
+	defer cancel()
+	if err := w.store.Set(tell, keyAlarm(w.cfg.Ranks[0]), encode(f)); err != nil {
+		return errors.Join(f, err)
+	}
+	<-ctx.Done() // the coordinator hears the other ranks too and then ends the job
+	return f
+}
+
+// failure classes an error for the coordinator.
+func (w *worker) failure(err error) *Failure {
+	var f *Failure
+	if errors.As(err, &f) {
+		f.Host = w.host()
+		return f
+	}
+	f = &Failure{Kind: FailInternal, Rank: w.cfg.Ranks[0], Host: w.host(), Text: err.Error()}
+	var lib *csrc.LibraryError
+	var none *cuda.NoDeviceError
+	switch {
+	case errors.As(err, &lib) || errors.As(err, &none):
+		f.Kind = FailNoDevice
+	case errors.Is(err, context.DeadlineExceeded):
+		f.Kind = FailTimeout
+	case errors.Is(err, nccl.ErrRemote):
+		f.Kind = FailRemote
+	}
+	return f
+}
+
+func (w *worker) host() string { return w.store.Hello().Host }
+
+// in runs f with the plan's time-out and puts the phase's name in front of its error.
+func (w *worker) in(ctx context.Context, phase string, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, w.plan.Timeout, context.DeadlineExceeded)
+	defer cancel()
+	err := f(ctx)
+	if err == nil {
+		return nil
+	}
+	var have *Failure
+	if errors.As(err, &have) || errors.Is(err, errStopped) {
+		return err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return &Failure{Kind: FailTimeout, Rank: w.cfg.Ranks[0], Phase: phase, Text: fmt.Sprintf("not done within %v", w.plan.Timeout)}
+	}
+	c := w.failure(err)
+	c.Phase = phase
+	return c
+}
+
+func (w *worker) work(ctx context.Context) error {
+	raw, err := w.store.Get(ctx, keyPlan)
+	if err != nil {
+		return fmt.Errorf("get the plan: %w", err)
+	}
+	if w.plan, err = decode[Plan](raw); err != nil {
+		return err
+	}
+	if err := w.in(ctx, "finding the devices", w.devices); err != nil {
+		return err
+	}
+	raw, err = w.store.Get(ctx, keyFinal)
+	if err != nil {
+		return fmt.Errorf("get the final plan: %w", err)
+	}
+	final, err := decode[finalMsg](raw)
+	if err != nil {
+		return err
+	}
+	w.plan = final.Plan
+	if err := w.in(ctx, "communicator initialisation", func(ctx context.Context) error { return w.init(ctx, final) }); err != nil {
+		return err
+	}
+	if err := w.loop(ctx); err != nil {
+		return err
+	}
+	return w.in(ctx, "shutdown", w.shutdown)
+}
+
+// devices chooses the engine and reports what each rank has.
+func (w *worker) devices(ctx context.Context) error {
+	if err := UseEngine(w.plan.Engine, w.plan.CUDARTPath, w.plan.NCCLPath, slices.Max(w.cfg.Devices)+1); err != nil {
+		return err
+	}
+	have, err := cuda.DeviceCount()
+	if err != nil {
+		return err
+	}
+	for i, d := range w.cfg.Devices {
+		if d >= have {
+			return &Failure{
+				Kind: FailUsage, Rank: w.cfg.Ranks[i], Phase: "finding the devices",
+				Text: fmt.Sprintf("needs device %d, but this host shows %d (CUDA_VISIBLE_DEVICES=%q); start at most one rank a device", d, have, os.Getenv("CUDA_VISIBLE_DEVICES")),
+			}
+		}
+	}
+	if w.drivers, err = newDrivers(w.plan.Placement, w.cfg.Ranks, w.cfg.Devices, w.flag, w.plan.Timeout); err != nil {
+		return err
+	}
+	host := HostFacts("")
+	parts := make(map[int][]byte)
+	for _, d := range w.drivers {
+		err := d.each(ctx, func(l *lane) error {
+			r, err := describe(l, host)
+			if l.rank == w.cfg.Ranks[0] {
+				r.Drivers = len(w.drivers)
+			}
+			parts[l.rank] = encode(r)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return w.store.Contribute(ctx, gatherDevice, parts)
+}
+
+func describe(l *lane, host result.Host) (deviceReport, error) {
+	p, err := cuda.GetProperties(l.device)
+	if err != nil {
+		return deviceReport{}, err
+	}
+	if p.ComputeMode == 2 {
+		return deviceReport{}, fmt.Errorf("device %d is in compute mode PROHIBITED (nvidia-smi -c 0 allows use again)", l.device)
+	}
+	free, _, err := cuda.MemInfo()
+	if err != nil {
+		return deviceReport{}, err
+	}
+	r := deviceReport{
+		Host: host, HostKey: hostKey(host.Name), NCCL: int(nccl.LibraryVersion()), Compute: p.Major*10 + p.Minor, Free: free,
+		Rank: result.Rank{
+			Rank: l.rank, Host: host.Name, PID: os.Getpid(), Device: l.device, DeviceName: p.Name, PCIBusID: p.PCIBusID, UUID: p.UUID,
+			MemTotal: result.Bytes(p.TotalBytes), CPUs: allowedCPUs(),
+		},
+	}
+	if p.Major > 0 {
+		r.Rank.Compute = fmt.Sprintf("%d.%d", p.Major, p.Minor)
+	}
+	for _, lib := range append(cuda.Libraries(), nccl.Library()) {
+		r.Libraries = append(r.Libraries, result.Library(lib))
+	}
+	return r, nil
+}
+
+// UseEngine loads the libraries of an engine, "native" or "host". hostDevices is the number of virtual devices of the host engine.
+func UseEngine(engine, cudart, ncclLib string, hostDevices int) error {
+	if engine == "host" {
+		cuda.UseHost(max(1, hostDevices))
+		return nccl.UseHost()
+	}
+	if err := cuda.Load(cuda.Options{RuntimePath: cudart}); err != nil {
+		return err
+	}
+	return nccl.Load(ncclLib)
+}
+
+// init makes the barrier, the communicators and the buffers.
+func (w *worker) init(ctx context.Context, final finalMsg) error {
+	if err := w.makeBarrier(ctx, final); err != nil {
+		return err
+	}
+	id, err := w.uniqueID(ctx)
+	if err != nil {
+		return err
+	}
+	if err := w.eachDriver(func(d *driver) error { return d.init(ctx, id, w.plan.World) }); err != nil {
+		return err
+	}
+	size := (int64(w.plan.MaxBytes) + 511) &^ 511
+	if err := w.eachDriver(func(d *driver) error { return d.each(ctx, func(l *lane) error { return l.alloc(size) }) }); err != nil {
+		return err
+	}
+	return w.contribute(ctx, gatherReady)
+}
+
+func (w *worker) contribute(ctx context.Context, name string) error {
+	parts := make(map[int][]byte)
+	for _, r := range w.cfg.Ranks {
+		parts[r] = []byte("{}")
+	}
+	return w.store.Contribute(ctx, name, parts)
+}
+
+// eachDriver runs f for all drivers at once and waits for all.
+func (w *worker) eachDriver(f func(*driver) error) error {
+	errs := make([]error, len(w.drivers))
+	var wg sync.WaitGroup
+	for i, d := range w.drivers {
+		wg.Go(func() { errs[i] = f(d) })
+	}
+	wg.Wait()
+	return worst(errs)
+}
+
+// worst picks the error that says most: a failure of the gravest kind before those that only follow from it.
+func worst(errs []error) error {
+	var best error
+	rank := func(err error) int {
+		var f *Failure
+		switch {
+		case errors.As(err, &f):
+			return f.severity()
+		case errors.Is(err, errStopped):
+			return len(failOrder) + 1
+		}
+		return 2
+	}
+	for _, err := range errs {
+		if err != nil && (best == nil || rank(err) < rank(best)) {
+			best = err
+		}
+	}
+	return best
+}
+
+func (w *worker) uniqueID(ctx context.Context) (nccl.UniqueID, error) {
+	var id nccl.UniqueID
+	if slices.Contains(w.cfg.Ranks, 0) {
+		err := w.drivers[0].thread.Do(ctx, func() (err error) {
+			id, err = nccl.NewUniqueID()
+			return err
+		})
+		if err != nil {
+			return id, err
+		}
+		return id, w.store.Set(ctx, keyID, id[:])
+	}
+	raw, err := w.store.Get(ctx, keyID)
+	if err != nil {
+		return id, err
+	}
+	if len(raw) != len(id) {
+		return id, fmt.Errorf("unique id of %d bytes instead of %d", len(raw), len(id))
+	}
+	copy(id[:], raw)
+	return id, nil
+}
+
+// makeBarrier gives the timing threads of this host their common barrier: private memory when they are all in this process, otherwise a
+// file that the host's lowest rank makes and removes again once all have it.
+func (w *worker) makeBarrier(ctx context.Context, final finalMsg) error {
+	key := hostKey(HostFacts("").Name)
+	parties := final.Drivers[key]
+	use := func(b *csrc.Barrier) {
+		for _, d := range w.drivers {
+			d.barrier, d.parties = b, parties
+		}
+	}
+	if parties == len(w.drivers) {
+		use(csrc.NewBarrier())
+		return nil
+	}
+	path := BarrierPath(final.Job)
+	first := slices.Contains(w.cfg.Ranks, final.First[key])
+	if first {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+		if err != nil {
+			return fmt.Errorf("barrier: %w", err)
+		}
+		defer os.Remove(path)
+		err = f.Truncate(csrc.BarrierBytes)
+		b, mapErr := csrc.MapBarrier(f)
+		if err := errors.Join(err, mapErr, f.Close()); err != nil {
+			return fmt.Errorf("barrier: %w", err)
+		}
+		use(b)
+		if err := w.store.Set(ctx, keyBarrier(key), nil); err != nil {
+			return err
+		}
+	} else {
+		if _, err := w.store.Get(ctx, keyBarrier(key)); err != nil {
+			return err
+		}
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			return fmt.Errorf("barrier: the ranks of host %s do not share memory (different containers?): %w", w.host(), err)
+		}
+		b, mapErr := csrc.MapBarrier(f)
+		if err := errors.Join(mapErr, f.Close()); err != nil {
+			return err
+		}
+		use(b)
+	}
+	return w.store.Barrier(ctx, "barriers mapped", w.cfg.Ranks)
+}
+
+// BarrierPath is the file by which the processes of one host share a barrier while a job starts.
+func BarrierPath(job string) string {
+	dir := "/dev/shm"
+	if s, err := os.Stat(dir); err != nil || !s.IsDir() {
+		dir = os.TempDir()
+	}
+	return filepath.Join(dir, "commprobe-"+job)
+}
+
+// loop runs the steps that the coordinator asks for until it says stop.
+func (w *worker) loop(ctx context.Context) error {
+	steps, err := w.plan.steps()
+	if err != nil {
+		return err
+	}
+	for k := 0; ; k++ {
+		raw, err := w.store.Get(ctx, keyStep(k))
+		if err != nil {
+			return fmt.Errorf("wait for the next step: %w", err)
+		}
+		msg, err := decode[stepMsg](raw)
+		if err != nil {
+			return err
+		}
+		if msg.Stop {
+			return nil
+		}
+		if msg.Step < 0 || msg.Step >= len(steps) {
+			return fmt.Errorf("step %d of %d asked for", msg.Step, len(steps))
+		}
+		if err := w.step(ctx, k, steps[msg.Step], msg); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *worker) step(ctx context.Context, k int, st step, msg stepMsg) error {
+	t := &task{
+		step: st, world: w.plan.World, warmup: w.plan.Warmup, checks: w.plan.Check, iters: msg.Iters, eventIters: msg.EventIters,
+		maxBytes: w.plan.MaxBytes, number: msg.Step, inject: w.plan.Inject,
+	}
+	parts := make(map[int][]byte)
+	var mu sync.Mutex
+	err := w.eachDriver(func(d *driver) error {
+		var rows []rankRow
+		// The series inside have the time-out; this context only ends the wait for a thread that will never answer.
+		err := d.thread.Do(ctx, func() (err error) {
+			rows, err = d.measure(t)
+			return err
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		for i, r := range rows {
+			parts[d.lanes[i].rank] = encode(r)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return w.store.Contribute(ctx, gatherRow(k), parts)
+}
+
+// shutdown ends everything in order and says goodbye.
+func (w *worker) shutdown(ctx context.Context) error {
+	if err := w.eachDriver(func(d *driver) error { return d.each(ctx, (*lane).close) }); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.ended = true
+	w.mu.Unlock()
+	if err := w.eachDriver(func(d *driver) error { return d.destroy(ctx) }); err != nil {
+		return err
+	}
+	for _, d := range w.drivers {
+		if err := d.thread.Close(ctx); err != nil {
+			return err
+		}
+	}
+	if left := cuda.Live(); len(left) > 0 || nccl.Live() > 0 {
+		return fmt.Errorf("leaked handles: %v, communicators: %d", left, nccl.Live())
+	}
+	return w.contribute(ctx, gatherBye)
+}

@@ -1,0 +1,516 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/commprobe/commprobe/bench"
+	"github.com/commprobe/commprobe/bench/report"
+	"github.com/commprobe/commprobe/bench/result"
+	"github.com/commprobe/commprobe/cuda"
+	"github.com/commprobe/commprobe/internal/bootstrap"
+	"github.com/commprobe/commprobe/internal/launch"
+	"github.com/commprobe/commprobe/nccl"
+)
+
+const sweepHelp = `Runs each collective at each size out-of-place and in-place, checks the results, and prints nccl-tests' table.
+One process a rank is started on this host; under torchrun the processes that are there become the ranks.
+
+   commprobe sweep                                     all_reduce on all GPUs (or, without GPUs, on 4 CPU ranks)
+   commprobe sweep -b 8 -e 4G -n 50 -w 10              nccl-tests' letters: sizes 8 B to 4 GiB, 50 iterations, 10 to warm up
+   commprobe sweep -d all -o all -e 1M                 every data type and operator
+   commprobe sweep -e 1M --runs 10                     ten fresh sets of processes: do small sizes agree from run to run?
+   commprobe sweep --json r.json --plot r.png --plot - results as JSON, as a picture, and as a curve in the terminal
+   torchrun --nproc-per-node 2 --no-python commprobe sweep
+
+How to read the table: time is microseconds an operation, from a barrier to the end of all queued operations, mean over ranks; algbw is size
+over time; busbw is algbw times 2(n-1)/n for all_reduce and is what compares with the speed of a link. #wrong must be 0. "launch-bound on
+rank r" means that the GPU waits for that rank's processor. Sizes take K, M, G, T (binary) and fractions.`
+
+func sweepCommand() *cli.Command {
+	return &cli.Command{
+		Name:            "sweep",
+		Usage:           "time collectives over message sizes and check every result",
+		ArgsUsage:       "[COLLECTIVE…]   (" + strings.Join(bench.CollectiveNames(), ", ") + " or all; all_reduce if none is named)",
+		Description:     sweepHelp,
+		HideHelpCommand: true,
+		Flags:           append(sweepFlags(), globalFlags()...),
+		Action:          sweep,
+	}
+}
+
+func sweepFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "min-bytes", Aliases: []string{"b"}, Value: "8", Usage: "smallest message `SIZE`"},
+		&cli.StringFlag{Name: "max-bytes", Aliases: []string{"e"}, Usage: "largest message `SIZE` (default: 1G on GPUs, 16M on the host engine; or -b if that is larger)"},
+		&cli.StringFlag{Name: "step-factor", Aliases: []string{"f"}, Usage: "`FACTOR` from size to size, more than 1, fractions work (default: 2)"},
+		&cli.StringFlag{Name: "step-bytes", Aliases: []string{"i"}, Usage: "`SIZE` added from size to size, instead of -f"},
+		&cli.IntFlag{Name: "ranks", Aliases: []string{"g"}, Usage: "ranks on this host (default: all GPUs, 4 on the host engine)"},
+		&cli.IntFlag{Name: "iters", Aliases: []string{"n"}, Value: 20, Usage: "timed operations a size; small sizes run up to 20 times more unless --iters-exact"},
+		&cli.BoolFlag{Name: "iters-exact", Usage: "exactly -n operations at every size, as nccl-tests does"},
+		&cli.IntFlag{Name: "warmup", Aliases: []string{"w"}, Value: 5, Usage: "operations before the timed ones"},
+		&cli.IntFlag{Name: "check", Aliases: []string{"c"}, Value: 1, Usage: "verified operations after the timed ones, 0 = none"},
+		&cli.StringFlag{Name: "type", Aliases: []string{"d"}, Value: "float", Usage: "data `TYPE`, several with commas, or all: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2"},
+		&cli.StringFlag{Name: "op", Aliases: []string{"o"}, Value: "sum", Usage: "`OPERATOR`, several with commas, or all: sum prod max min avg"},
+		&cli.Float64Flag{Name: "timeout", Aliases: []string{"T"}, Value: 60, Usage: "`SECONDS` that each phase may take: join, initialisation, each series of a size"},
+		&cli.StringFlag{Name: "placement", Value: "process", Usage: "process (one a rank), thread (one process, a thread a rank: nccl-tests -t N -g 1) or group (one thread: -g N)"},
+		&cli.IntFlag{Name: "runs", Value: 1, Usage: "repeat all of it in `R` fresh sets of processes and report the modes they fall into"},
+		&cli.BoolFlag{Name: "percentiles", Usage: "columns p50, p99 and max of the single operations"},
+		&cli.StringFlag{Name: "json", Usage: "write the whole result to `FILE` (- is stdout)"},
+		&cli.StringFlag{Name: "csv", Usage: "write the rows to `FILE` (- is stdout)"},
+		&cli.StringSliceFlag{Name: "plot", Usage: "draw to `FILE`.png or .svg (- is a curve in the terminal); may be given more than once"},
+		&cli.BoolFlag{Name: "force", Usage: "replace result files that exist"},
+		&cli.BoolFlag{Name: "inject-fault", Usage: "flip one bit of one result on the last rank before each check: proves that the check sees it (exit 6)"},
+	}
+}
+
+// sweepRun is one invocation of the command.
+type sweepRun struct {
+	stdout, stderr io.Writer
+	quiet, color   bool
+	opts           report.Options
+	json, csv      string
+	plots          []string
+	table          *report.Table // nil: stdout belongs to a document
+	progress       *report.Progress
+	place          *launch.Placement // nil: this program launches the ranks
+	plan           bench.Plan
+	runs           int
+}
+
+func sweep(c *cli.Context) error {
+	s := &sweepRun{
+		stdout: c.App.Writer, stderr: c.App.ErrWriter, quiet: isSet(c, "quiet"),
+		color: !isSet(c, "no-color") && os.Getenv("NO_COLOR") == "" && isTerminal(c.App.Writer),
+		opts:  report.Options{Percentiles: c.Bool("percentiles"), Force: c.Bool("force")},
+		json:  c.String("json"), csv: c.String("csv"), plots: c.StringSlice("plot"), runs: c.Int("runs"),
+	}
+	s.opts.Color = s.color
+	if err := s.checkOutputs(); err != nil {
+		return err
+	}
+	var err error
+	if s.place, err = launch.FromEnv(os.LookupEnv); err != nil {
+		return &exitError{bench.ExitUsage, err}
+	}
+	if err := s.makePlan(c); err != nil {
+		return err
+	}
+	if s.place != nil && s.place.Rank != 0 {
+		return s.joinOnly()
+	}
+	return s.coordinate()
+}
+
+// checkOutputs refuses, before anything is measured, outputs that could not be written at the end.
+func (s *sweepRun) checkOutputs() error {
+	documents := 0
+	for _, p := range []string{s.json, s.csv} {
+		if p == "-" {
+			documents++
+		}
+	}
+	if documents > 1 || documents == 1 && slices.Contains(s.plots, "-") {
+		return usage("only one of --json, --csv and --plot can go to stdout")
+	}
+	for _, p := range append([]string{s.json, s.csv}, s.plots...) {
+		if p == "" || p == "-" {
+			continue
+		}
+		if err := report.CheckOutput(p, s.opts); err != nil {
+			return usage("%w (--force)", err)
+		}
+	}
+	for _, p := range s.plots {
+		if p == "-" {
+			continue
+		}
+		if _, err := report.PlotFormat(p); err != nil {
+			return usage("--plot: %w", err)
+		}
+	}
+	if documents == 0 {
+		s.table = report.NewTable(s.stdout, s.opts)
+	}
+	return nil
+}
+
+func (s *sweepRun) makePlan(c *cli.Context) error {
+	p := &s.plan
+	var err error
+	if p.Collectives, err = collectives(c.Args().Slice()); err != nil {
+		return usage("%w", err)
+	}
+	p.Types, p.Ops = typesAndOps(c.String("type"), c.String("op"))
+	p.CUDARTPath, p.NCCLPath = text(c, "cudart-lib"), text(c, "nccl-lib")
+	p.Iters, p.ItersExact, p.Warmup, p.Check = c.Int("iters"), c.Bool("iters-exact"), c.Int("warmup"), c.Int("check")
+	if t := c.Float64("timeout"); t > 0 && t < 1e8 {
+		p.Timeout = time.Duration(t * float64(time.Second))
+	}
+	if p.Placement, err = bench.ParsePlacement(c.String("placement")); err != nil {
+		return usage("--placement: %w", err)
+	}
+	if s.runs < 1 || s.runs > 10000 {
+		return usage("--runs %d: must be between 1 and 10000", s.runs)
+	}
+	devices, err := s.chooseEngine(text(c, "engine"))
+	if err != nil {
+		return err
+	}
+	if err := s.chooseWorld(c, devices); err != nil {
+		return err
+	}
+	if err := sizes(c, p); err != nil {
+		return err
+	}
+	if c.Bool("inject-fault") {
+		if p.Check == 0 {
+			return usage("--inject-fault needs -c 1 or more")
+		}
+		p.Inject = bench.Inject{Rank: p.World - 1, Element: true}
+	}
+	if err := p.Validate(); err != nil {
+		return usage("%w", err)
+	}
+	return nil
+}
+
+func collectives(args []string) ([]string, error) {
+	if len(args) == 0 {
+		return []string{"all_reduce"}, nil
+	}
+	if slices.Contains(args, "all") {
+		return bench.CollectiveNames(), nil
+	}
+	for _, a := range args {
+		if !slices.Contains(bench.CollectiveNames(), a) {
+			return nil, fmt.Errorf("unknown collective %q: use %s or all", a, strings.Join(bench.CollectiveNames(), ", "))
+		}
+	}
+	return args, nil
+}
+
+func typesAndOps(types, ops string) (t, o []string) {
+	if types == "all" {
+		for _, d := range nccl.DataTypes() {
+			t = append(t, d.String())
+		}
+	} else {
+		t = strings.Split(types, ",")
+	}
+	if ops == "all" {
+		for _, r := range nccl.RedOps() {
+			o = append(o, r.String())
+		}
+	} else {
+		o = strings.Split(ops, ",")
+	}
+	return t, o
+}
+
+// chooseEngine settles what the ranks will use and returns how many devices this host has for them; 0 means as many as wanted.
+func (s *sweepRun) chooseEngine(engine string) (int, error) {
+	switch engine {
+	case "host":
+		s.plan.Engine = "host"
+		return 0, nil
+	case "auto", "native":
+	default:
+		return 0, usage("--engine %q: use auto, native or host", engine)
+	}
+	s.plan.Engine = "native"
+	err := bench.UseEngine("native", s.plan.CUDARTPath, s.plan.NCCLPath, 0)
+	if err == nil {
+		n, err := cuda.DeviceCount()
+		if err != nil {
+			return 0, &exitError{bench.ExitInternal, err}
+		}
+		return n, nil
+	}
+	if engine == "native" {
+		return 0, &exitError{noDeviceStatus(err), fmt.Errorf("native engine: %w", err)}
+	}
+	s.plan.Engine = "host"
+	s.say("engine: host, since %v", err)
+	return 0, nil
+}
+
+func (s *sweepRun) chooseWorld(c *cli.Context, devices int) error {
+	p := &s.plan
+	if s.place != nil {
+		if c.IsSet("ranks") && c.Int("ranks") != s.place.World {
+			return usage("-g %d, but %s started %d ranks: leave -g out", c.Int("ranks"), s.place.Engine, s.place.World)
+		}
+		if p.Placement != bench.PlaceProcess || s.runs > 1 {
+			return usage("under %s every rank is a process that is already there: --placement and --runs cannot be chosen", s.place.Engine)
+		}
+		p.World = s.place.World
+		return nil
+	}
+	p.World = c.Int("ranks")
+	if !c.IsSet("ranks") {
+		p.World = 4
+		if p.Engine == "native" {
+			p.World = devices
+		}
+	}
+	if p.Engine == "native" && p.World > devices {
+		return usage("-g %d: this host shows %d GPUs (CUDA_VISIBLE_DEVICES=%q), and NCCL needs one a rank", p.World, devices, os.Getenv("CUDA_VISIBLE_DEVICES"))
+	}
+	if p.World > 1024 {
+		return usage("-g %d: more than 1024 ranks on one host", p.World)
+	}
+	return nil
+}
+
+func sizes(c *cli.Context, p *bench.Plan) error {
+	var err error
+	if p.MinBytes, err = report.ParseSize(c.String("min-bytes")); err != nil {
+		return usage("-b: %w", err)
+	}
+	p.MaxBytes = 16 << 20
+	if p.Engine == "native" {
+		p.MaxBytes = 1 << 30
+	}
+	p.MaxBytes = max(p.MaxBytes, p.MinBytes)
+	if c.IsSet("max-bytes") {
+		if p.MaxBytes, err = report.ParseSize(c.String("max-bytes")); err != nil {
+			return usage("-e: %w", err)
+		}
+	}
+	if c.IsSet("step-factor") && c.IsSet("step-bytes") {
+		return usage("-f and -i are two ways to step: give one")
+	}
+	p.StepFactor = 2
+	if c.IsSet("step-bytes") {
+		p.StepFactor = 0
+		if p.StepBytes, err = report.ParseSize(c.String("step-bytes")); err != nil {
+			return usage("-i: %w", err)
+		}
+	}
+	if c.IsSet("step-factor") {
+		f, err := strconv.ParseFloat(c.String("step-factor"), 64)
+		if err != nil || math.IsNaN(f) || f <= 1 {
+			return usage("-f %q: the factor between sizes must be a number above 1 (1.5 works)", c.String("step-factor"))
+		}
+		p.StepFactor = f
+	}
+	return nil
+}
+
+// say prints a remark on stderr without disturbing the progress bar.
+func (s *sweepRun) say(format string, args ...any) {
+	if s.quiet {
+		return
+	}
+	s.progress.Interrupt(func() { fmt.Fprintf(s.stderr, "commprobe: "+format+"\n", args...) })
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// coordinate runs the sweep from this process: with workers of its own, or under torchrun as rank 0 beside the others.
+func (s *sweepRun) coordinate() error {
+	sw := &bench.Sweep{
+		Plan: s.plan, Runs: s.runs, Command: os.Args, Listen: bench.ListenAddr,
+		Program: result.Program{Name: "commprobe", Version: programVersion(), Go: runtime.Version()},
+		Log:     func(format string, args ...any) { s.say(format, args...) },
+	}
+	var err error
+	if sw.Token, err = s.token(); err != nil {
+		return &exitError{bench.ExitInternal, err}
+	}
+	if s.place == nil {
+		sw.Start = func(ctx context.Context, addr string) (bench.Workers, error) { return s.start(ctx, addr, sw.Token) }
+	} else {
+		sw.Listen = s.place.Rendezvous
+	}
+	s.hooks(sw)
+	ctx, stop, cancel := interrupts(s)
+	defer cancel()
+	sw.Stop = stop
+	beside := make(chan error, 1)
+	if s.place != nil {
+		go func() { beside <- bench.RunWorker(ctx, s.placed(sw.Token)) }()
+	} else {
+		close(beside)
+	}
+	run := sw.Run(ctx)
+	select {
+	case <-beside: // its error is the run's outcome
+	case <-time.After(5 * time.Second):
+	}
+	s.progress.Close()
+	return s.finish(run)
+}
+
+func (s *sweepRun) token() (bootstrap.Token, error) {
+	if s.place != nil {
+		return launch.JobToken(s.place, os.LookupEnv)
+	}
+	return bootstrap.NewToken()
+}
+
+// start launches one set of local workers.
+func (s *sweepRun) start(ctx context.Context, addr string, token bootstrap.Token) (bench.Workers, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	all := make([]int, s.plan.World)
+	for r := range all {
+		all[r] = r
+	}
+	groups := [][]int{all}
+	if s.plan.Placement == bench.PlaceProcess {
+		groups = nil
+		for _, r := range all {
+			groups = append(groups, []int{r})
+		}
+	}
+	spec := launch.Spec{Path: self, Args: []string{workerName}, Prefix: true, Stdout: s.stderr, Stderr: s.stderr, Grace: 3 * time.Second}
+	for _, ranks := range groups {
+		spec.Workers = append(spec.Workers, launch.Worker{Ranks: ranks, Env: []string{
+			envStore + "=" + addr, launch.EnvToken + "=" + token.String(), envWorld + "=" + strconv.Itoa(s.plan.World),
+			envRanks + "=" + joinNumbers(ranks), envDevices + "=" + joinNumbers(ranks),
+			envTimeout + "=" + strconv.FormatFloat(s.plan.Timeout.Seconds(), 'g', -1, 64),
+		}})
+	}
+	g, err := launch.Start(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// placed is this process as a rank that somebody else started.
+func (s *sweepRun) placed(token bootstrap.Token) bench.WorkerConfig {
+	device := s.place.LocalRank
+	if device < 0 {
+		device = 0
+	}
+	return bench.WorkerConfig{
+		Addr: s.place.Rendezvous, Token: token, Ranks: []int{s.place.Rank}, Devices: []int{device}, World: s.place.World,
+		Program: programVersion(), JoinTimeout: s.plan.Timeout,
+	}
+}
+
+// joinOnly is a rank other than 0 under torchrun: rank 0 coordinates and prints.
+func (s *sweepRun) joinOnly() error {
+	token, err := s.token()
+	if err != nil {
+		return &exitError{bench.ExitInternal, err}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return workerStatus(bench.RunWorker(ctx, s.placed(token)))
+}
+
+func (s *sweepRun) hooks(sw *bench.Sweep) {
+	sw.OnStart = func(run *result.Run) {
+		if s.table != nil {
+			_ = s.table.Start(run) // the table keeps its first error; finish returns it
+		}
+	}
+	sw.OnStep = func(done, total int, what string, b result.Bytes) {
+		if s.progress == nil && isTerminal(s.stderr) {
+			s.progress = report.NewProgress(s.stderr.(*os.File), total, s.quiet)
+		}
+		s.progress.Begin(what, b)
+	}
+	sw.OnRow = func(row result.Row) {
+		if s.table != nil {
+			s.progress.Interrupt(func() { _ = s.table.Row(row) })
+		}
+		s.progress.Step()
+	}
+}
+
+// interrupts turns the first SIGINT or SIGTERM into a stop after the present size and the second into an immediate end.
+func interrupts(s *sweepRun) (ctx context.Context, stop chan struct{}, cancel func()) {
+	ctx, kill := context.WithCancel(context.Background())
+	stop = make(chan struct{})
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-signals:
+			s.say("stopping after the present size; interrupt once more to end at once")
+			close(stop)
+		case <-done:
+			return
+		}
+		select {
+		case <-signals:
+			kill()
+		case <-done:
+		}
+	}()
+	return ctx, stop, func() {
+		close(done)
+		signal.Stop(signals)
+		kill()
+	}
+}
+
+// finish writes everything that was asked for, also of a run that ended badly, and returns its exit status.
+func (s *sweepRun) finish(run *result.Run) error {
+	var errs []error
+	if s.table != nil && len(run.Ranks) > 0 {
+		errs = append(errs, s.table.Finish(run))
+	}
+	if s.json == "-" {
+		errs = append(errs, report.WriteJSON(s.stdout, run))
+	} else if s.json != "" {
+		errs = append(errs, report.WriteFile(s.json, s.opts, func(w io.Writer) error { return report.WriteJSON(w, run) }))
+	}
+	if s.csv == "-" {
+		errs = append(errs, report.WriteCSV(s.stdout, run))
+	} else if s.csv != "" {
+		errs = append(errs, report.WriteFile(s.csv, s.opts, func(w io.Writer) error { return report.WriteCSV(w, run) }))
+	}
+	for _, p := range s.plots {
+		switch {
+		case p == "-":
+			errs = append(errs, report.Terminal(s.stdout, run, s.terminalSize()))
+		case len(run.Rows) == 0:
+			s.say("no rows were measured: %s is not drawn", p)
+		default:
+			errs = append(errs, report.WritePlot(p, run, s.opts))
+		}
+	}
+	if run.Outcome.Exit != bench.ExitOK {
+		return &exitError{run.Outcome.Exit, errors.Join(append(errs, errors.New(run.Outcome.Status+": "+run.Outcome.Message))...)}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return &exitError{bench.ExitInternal, err}
+	}
+	return nil
+}
+
+func (s *sweepRun) terminalSize() report.Options {
+	o := s.opts
+	if f, ok := s.stdout.(*os.File); ok {
+		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 30 {
+			o.Width = min(w, 120)
+		}
+	}
+	return o
+}

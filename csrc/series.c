@@ -1,0 +1,189 @@
+#define _GNU_SOURCE
+#include "series.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <time.h>
+
+int64_t cp_now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void cp_flag_set(int32_t *flag) { __atomic_store_n(flag, 1, __ATOMIC_RELEASE); }
+int cp_flag_get(int32_t *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED) != 0; }
+
+// The abort flag and the deadline, looked at in every waiting loop.
+static int must_stop(int32_t *abort, int64_t deadline_ns) {
+  if (abort != NULL && cp_flag_get(abort)) return CP_SERIES_ABORTED;
+  if (deadline_ns != 0 && cp_now_ns() > deadline_ns) return CP_SERIES_TIMEOUT;
+  return CP_SERIES_OK;
+}
+
+static inline void relax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+int cp_barrier_wait(cp_barrier *b, int parties, int32_t *abort, int64_t deadline_ns) {
+  uint32_t generation = __atomic_load_n(&b->generation, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&b->broken, __ATOMIC_SEQ_CST)) return CP_SERIES_BARRIER;
+  if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_SEQ_CST) == (uint32_t)parties) {
+    __atomic_store_n(&b->arrived, 0, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&b->generation, 1, __ATOMIC_SEQ_CST);
+    return CP_SERIES_OK;
+  }
+  // Spin briefly so that all leave within a microsecond; then yield, since ranks may outnumber the processors.
+  for (uint64_t spin = 0; __atomic_load_n(&b->generation, __ATOMIC_ACQUIRE) == generation; spin++) {
+    if (__atomic_load_n(&b->broken, __ATOMIC_RELAXED)) return CP_SERIES_BARRIER;
+    if (spin < 4096) {
+      relax();
+      continue;
+    }
+    int stop = must_stop(abort, deadline_ns);
+    if (stop) {
+      cp_barrier_break(b);
+      return stop;
+    }
+    sched_yield();
+  }
+  return CP_SERIES_OK;
+}
+
+void cp_barrier_break(cp_barrier *b) { __atomic_store_n(&b->broken, 1, __ATOMIC_SEQ_CST); }
+
+static int call_step(const cp_step *t, const cp_lane *l, uint64_t shift) {
+  const void *send = (const void *)(uintptr_t)(t->send ? t->send + shift : 0);
+  void *recv = (void *)(uintptr_t)(t->recv ? t->recv + shift : 0);
+  switch (t->kind) {
+  case CP_STEP_GROUP_START: return cp_ncclGroupStart();
+  case CP_STEP_GROUP_END: return cp_ncclGroupEnd();
+  case CP_STEP_ALL_REDUCE: return cp_ncclAllReduce(send, recv, t->count, t->dtype, t->op, l->comm, l->stream);
+  case CP_STEP_BROADCAST: return cp_ncclBroadcast(send, recv, t->count, t->dtype, t->peer, l->comm, l->stream);
+  case CP_STEP_REDUCE: return cp_ncclReduce(send, recv, t->count, t->dtype, t->op, t->peer, l->comm, l->stream);
+  case CP_STEP_ALL_GATHER: return cp_ncclAllGather(send, recv, t->count, t->dtype, l->comm, l->stream);
+  case CP_STEP_REDUCE_SCATTER: return cp_ncclReduceScatter(send, recv, t->count, t->dtype, t->op, l->comm, l->stream);
+  case CP_STEP_SEND: return cp_ncclSend(send, t->count, t->dtype, t->peer, l->comm, l->stream);
+  case CP_STEP_RECV: return cp_ncclRecv(recv, t->count, t->dtype, t->peer, l->comm, l->stream);
+  case CP_STEP_ALL_TO_ALL: return cp_ncclAlltoAll(send, recv, t->count, t->dtype, l->comm, l->stream);
+  case CP_STEP_GATHER: return cp_ncclGather(send, recv, t->count, t->dtype, t->peer, l->comm, l->stream);
+  case CP_STEP_SCATTER: return cp_ncclScatter(send, recv, t->count, t->dtype, t->peer, l->comm, l->stream);
+  }
+  return CP_NCCL_INVALID_ARGUMENT;
+}
+
+static int fail(cp_series *s, int status, int code, int lane) {
+  s->status = status;
+  s->code = code;
+  s->lane = lane;
+  return status;
+}
+
+static int record(cp_series *s, int64_t i) {
+  for (int l = 0; l < s->nlanes; l++) {
+    int code = cp_cudaEventRecord(s->lanes[l].events[i], s->lanes[l].stream);
+    if (code) return fail(s, CP_SERIES_CUDA, code, l);
+  }
+  return CP_SERIES_OK;
+}
+
+static int enqueue_one(cp_series *s, int64_t i) {
+  if (s->graphs != NULL) {
+    for (int l = 0; l < s->nlanes; l++) {
+      int code = cp_cudaGraphLaunch(s->graphs[l], s->lanes[l].stream);
+      if (code) return fail(s, CP_SERIES_CUDA, code, l);
+    }
+    return CP_SERIES_OK;
+  }
+  uint64_t shift = s->rot_stride * ((uint64_t)i % s->rot_slots);
+  for (int k = 0; k < s->nsteps; k++) {
+    const cp_step *t = &s->steps[k];
+    int code = call_step(t, &s->lanes[t->lane], shift);
+    if (code == CP_NCCL_SUCCESS || code == CP_NCCL_IN_PROGRESS) continue; // in progress: the non-blocking mode's state, not an error
+    return fail(s, CP_SERIES_CALL, code, t->lane);
+  }
+  return CP_SERIES_OK;
+}
+
+static int enqueue(cp_series *s) {
+  for (s->iter = 0; s->iter < s->iters; s->iter++) {
+    if (s->use_events && record(s, s->iter)) return s->status;
+    if (enqueue_one(s, s->iter)) return s->status;
+    if (s->iter == CP_ENQUEUE_SAMPLE - 1) s->marked_ns = cp_now_ns();
+    // The abort flag costs a load; a launch queue that is full blocks inside the call and is ended by the parent alone.
+    if (s->abort != NULL && cp_flag_get(s->abort)) return fail(s, CP_SERIES_ABORTED, 0, -1);
+  }
+  if (s->use_events) return record(s, s->iters);
+  return CP_SERIES_OK;
+}
+
+// One look at a lane: 1 done, 0 not yet, -1 failed.
+static int lane_done(cp_series *s, int l) {
+  int code = cp_cudaStreamQuery(s->lanes[l].stream);
+  if (code == CP_CUDA_SUCCESS) return 1;
+  if (code != CP_CUDA_NOT_READY) {
+    fail(s, CP_SERIES_CUDA, code, l);
+    return -1;
+  }
+  int async = CP_NCCL_SUCCESS;
+  if (s->lanes[l].comm != NULL) code = cp_ncclCommGetAsyncError(s->lanes[l].comm, &async);
+  else code = CP_NCCL_SUCCESS;
+  if (code != CP_NCCL_SUCCESS) async = code;
+  if (async != CP_NCCL_SUCCESS && async != CP_NCCL_IN_PROGRESS) {
+    fail(s, CP_SERIES_ASYNC, async, l);
+    return -1;
+  }
+  return 0;
+}
+
+// Spins on all lanes in turn, as nccl-tests does, so that both programs see an operation's end equally early.
+static int complete(cp_series *s) {
+  int next = 0; // lanes before it are done
+  while (next < s->nlanes) {
+    int got = lane_done(s, next);
+    if (got < 0) return s->status;
+    if (got) {
+      next++;
+      continue;
+    }
+    int stop = must_stop(s->abort, s->deadline_ns);
+    if (stop) return fail(s, stop, 0, next);
+    sched_yield();
+  }
+  return CP_SERIES_OK;
+}
+
+static int64_t involuntary(void) {
+  struct rusage u;
+  return getrusage(RUSAGE_THREAD, &u) == 0 ? u.ru_nivcsw : 0;
+}
+
+int cp_series_run(cp_series *s) {
+  s->status = CP_SERIES_OK;
+  s->code = 0;
+  s->lane = -1;
+  s->iter = 0;
+  s->phase = CP_PHASE_BARRIER;
+  int64_t before = involuntary();
+  if (s->barrier != NULL) {
+    int stop = cp_barrier_wait(s->barrier, s->parties, s->abort, s->deadline_ns);
+    if (stop) return fail(s, stop, 0, -1);
+  }
+  s->phase = CP_PHASE_ENQUEUE;
+  s->start_ns = cp_now_ns();
+  int status = enqueue(s);
+  s->enqueued_ns = cp_now_ns();
+  if (s->iters < CP_ENQUEUE_SAMPLE) s->marked_ns = s->enqueued_ns;
+  if (status == CP_SERIES_OK) {
+    s->phase = CP_PHASE_COMPLETE;
+    status = complete(s);
+  }
+  s->done_ns = cp_now_ns();
+  s->switches = involuntary() - before;
+  s->cpu = sched_getcpu();
+  return status;
+}
