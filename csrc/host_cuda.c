@@ -96,6 +96,9 @@ typedef struct {
   size_t n;
   cp_host_work **works;
   atomic_int refs;
+  pthread_mutex_t mu; // held while a launch is submitted, so taken before a stream's
+  host_stream *last;  // where the latest launch went, and its place there
+  uint64_t last_seq;
 } host_graph; // a graph, or an executable one
 
 typedef struct host_alloc {
@@ -117,7 +120,7 @@ typedef struct {
   host_function *functions;
 } host_module;
 
-// Lock order: host_mu, a stream's mu, then a capture's, an event's, a mark's or a communicator's mu. None of the last is taken under another.
+// Lock order: an executable graph's mu, host_mu, a stream's mu, then a capture's, an event's, a mark's or a communicator's mu. None of the last is taken under another.
 static pthread_mutex_t host_mu = PTHREAD_MUTEX_INITIALIZER;
 static int host_devices;
 static host_stream *host_streams;
@@ -767,6 +770,7 @@ static host_graph *host_graph_new(uint32_t magic, cp_host_work **works, size_t n
   g->works = copy;
   g->n = n;
   atomic_init(&g->refs, 1);
+  pthread_mutex_init(&g->mu, NULL);
   cp_host_count(CP_HOST_LIVE_GRAPHS, 1);
   return g;
 }
@@ -774,6 +778,8 @@ static host_graph *host_graph_new(uint32_t magic, cp_host_work **works, size_t n
 static void host_graph_drop(host_graph *g) {
   if (atomic_fetch_sub(&g->refs, 1) != 1) return;
   host_works_drop(g->works, g->n);
+  if (g->last) host_stream_drop(g->last);
+  pthread_mutex_destroy(&g->mu);
   free(g);
 }
 
@@ -869,6 +875,27 @@ static void host_replay_free(cp_host_work *w) {
   free(w);
 }
 
+// Launches of one executable graph follow each other, as in CUDA, even if they are on different streams.
+static int host_replay_submit(host_graph *g, host_stream *s, cp_host_work *w) {
+  int err = CP_CUDA_SUCCESS;
+  uint64_t seq;
+  pthread_mutex_lock(&g->mu);
+  if (g->last && g->last != s && atomic_load(&g->last->done) < g->last_seq) {
+    host_wait *x = host_wait_new(g->last, g->last_seq);
+    err = x ? host_submit(s, &x->work, NULL) : CP_CUDA_OUT_OF_MEMORY;
+    if (x) cp_host_work_drop(&x->work);
+  }
+  if (err == CP_CUDA_SUCCESS) err = host_submit(s, w, &seq);
+  if (err == CP_CUDA_SUCCESS) {
+    if (g->last) host_stream_drop(g->last);
+    atomic_fetch_add(&s->refs, 1);
+    g->last = s;
+    g->last_seq = seq;
+  }
+  pthread_mutex_unlock(&g->mu);
+  return err;
+}
+
 static int host_cudaGraphLaunch(cp_graph_exec h, cp_stream sh) {
   int err;
   host_graph *g = h;
@@ -887,7 +914,7 @@ static int host_cudaGraphLaunch(cp_graph_exec h, cp_stream sh) {
   atomic_init(&r->work.refs, 1);
   atomic_fetch_add(&g->refs, 1);
   r->graph = g;
-  err = host_submit(s, &r->work, NULL);
+  err = host_replay_submit(g, s, &r->work);
   cp_host_work_drop(&r->work);
   return host_fail(err);
 }

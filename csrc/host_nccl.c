@@ -26,7 +26,7 @@
 
 enum {
   HOST_VERSION = 22809,
-  HOST_CHUNK = 256 << 10,  // bytes received before they are combined; a multiple of every type's size
+  HOST_CHUNK = 128 << 10,  // bytes received before they are combined; a multiple of every type's size
   HOST_STAGE = 1024 << 10, // partial results on their way to the next rank
   HOST_TILE = 8 << 10,
   HOST_MOST = 1 << 20, // bytes of one send or recv call, so that an abort is seen soon

@@ -120,6 +120,18 @@ func TestPlotTexts(t *testing.T) {
 	}
 }
 
+func TestPlotOfExtremeFigures(t *testing.T) {
+	run := h200Run(t, "ar_check.txt", "all_reduce", true)
+	run.Rows[0].OutOfPlace.TimeUS, run.Rows[1].OutOfPlace.TimeUS, run.Rows[2].OutOfPlace.BusBW = 1e-300, 1e300, 5e-324
+	run.Rows[3].Bytes, run.Rows[4].Bytes, run.Rows[5].Bytes, run.Rows[6].InPlace.TimeUS = 0, -8, 1<<62, -1
+	if err := Plot(io.Discard, "svg", run, Options{}); err != nil {
+		t.Error(err)
+	}
+	if err := Terminal(io.Discard, run, Options{}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWritePlot(t *testing.T) {
 	run := h200Run(t, "ar_check.txt", "all_reduce", true)
 	dir := t.TempDir()
