@@ -33,6 +33,26 @@ type driver struct {
 	barrier *csrc.Barrier
 	parties int
 	timeout time.Duration
+	quiet   *quiet // nil: stay where the system puts the thread
+}
+
+// quiet is what a driver knows in its search for a core with a quiet neighbour.
+type quiet struct {
+	cpus []int32 // processors that this driver may use, disjoint from the other drivers' on this host
+	best float64 // issue rate, additions a nanosecond
+	next int     // where the next search begins
+}
+
+// quietTries bounds one search to some milliseconds.
+const quietTries = 64
+
+// settle moves the thread to a quiet core unless it is on one.
+func (q *quiet) settle() {
+	if q == nil {
+		return
+	}
+	csrc.QuietCore(q.cpus, q.next, quietTries, &q.best)
+	q.next++
 }
 
 // newDrivers starts the threads for the given ranks; device i of the list belongs to rank i of the list.

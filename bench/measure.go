@@ -76,7 +76,10 @@ func (d *driver) half(t *task, inPlace bool) ([]rankHalf, error) {
 	if _, err := d.run(repeat(1, false), doing); err != nil {
 		return nil, err
 	}
-	r, err := d.run(repeat(t.iters, true), doing)
+	d.quiet.settle()
+	timed := repeat(t.iters, true)
+	timed.Probe = true
+	r, err := d.run(timed, doing)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +88,7 @@ func (d *driver) half(t *task, inPlace bool) ([]rankHalf, error) {
 		out[i] = rankHalf{
 			TimeNS:    float64(r.DoneNS-r.StartNS) / float64(t.iters),
 			EnqueueNS: float64(r.MarkedNS-r.StartNS) / float64(min(t.iters, csrc.EnqueueSample)),
-			CPU:       r.CPU, Switches: r.Switches,
+			CPU:       r.CPU, Switches: r.Switches, IssueRate: min(r.RateBefore, r.RateAfter),
 		}
 	}
 	if err := d.eventSeries(t, repeat(t.eventIters, true), doing, out); err != nil {

@@ -77,7 +77,7 @@ func mergeHalf(plan *Plan, st step, msg stepMsg, ranks []rankRow, h int) *result
 		}
 		out.Ranks = append(out.Ranks, result.RankTime{
 			Rank: r, TimeUS: result.Micros(m.TimeNS / 1e3), EnqueueUS: result.Micros(m.EnqueueNS / 1e3), EventUS: m.EventUS,
-			BatchUS: result.Micros(stat.Mean(m.EventUS)), CPU: m.CPU, Switches: m.Switches,
+			BatchUS: result.Micros(stat.Mean(m.EventUS)), CPU: m.CPU, Switches: m.Switches, IssueRate: m.IssueRate,
 		})
 	}
 	ns := sum / float64(len(ranks))
@@ -146,6 +146,47 @@ func launchBound(h *result.Half) *result.LaunchBound {
 	return &result.LaunchBound{Rank: h.Ranks[worst].Rank, EnqueueUS: e}
 }
 
+// coreShares relates every rank's issue rate to the best that was seen on its host so far.
+func coreShares(run *result.Run) {
+	best := make(map[string]float64)
+	host := make([]string, len(run.Ranks))
+	for i, r := range run.Ranks {
+		host[i] = r.Host
+	}
+	halves := allHalves(run.Rows)
+	for _, h := range halves {
+		for _, r := range h.Ranks {
+			best[host[r.Rank]] = max(best[host[r.Rank]], r.IssueRate)
+		}
+	}
+	for _, h := range halves {
+		for i := range h.Ranks {
+			r := &h.Ranks[i]
+			if r.IssueRate <= 0 {
+				continue
+			}
+			share := r.IssueRate / best[host[r.Rank]]
+			r.CoreShare = &share
+			if h.LaunchBound != nil && h.LaunchBound.Rank == r.Rank {
+				h.LaunchBound.CoreShare = &share
+			}
+		}
+	}
+}
+
+// allHalves lists both halves of all rows.
+func allHalves(rows []result.Row) []*result.Half {
+	var out []*result.Half
+	for _, r := range rows {
+		for _, h := range []*result.Half{r.OutOfPlace, r.InPlace} {
+			if h != nil {
+				out = append(out, h)
+			}
+		}
+	}
+	return out
+}
+
 // findModes groups each row half's times over several runs.
 func findModes(rows []result.Row, runs int) []result.Modes {
 	if runs < 2 {
@@ -156,7 +197,7 @@ func findModes(rows []result.Row, runs int) []result.Modes {
 		bytes           result.Bytes
 		inPlace         bool
 	}
-	times := make(map[key][]float64)
+	halves := make(map[key][]*result.Half)
 	var order []key
 	for _, r := range rows {
 		for _, h := range []struct {
@@ -167,21 +208,42 @@ func findModes(rows []result.Row, runs int) []result.Modes {
 				continue
 			}
 			k := key{r.Collective, r.Type, r.Op, r.Bytes, h.inPlace}
-			if _, ok := times[k]; !ok {
+			if _, ok := halves[k]; !ok {
 				order = append(order, k)
 			}
-			times[k] = append(times[k], float64(h.half.TimeUS))
+			halves[k] = append(halves[k], h.half)
 		}
 	}
 	var out []result.Modes
 	for _, k := range order {
-		t := times[k]
-		out = append(out, result.Modes{
+		var t []float64
+		for _, h := range halves[k] {
+			t = append(t, float64(h.TimeUS))
+		}
+		m := result.Modes{
 			Collective: k.coll, Type: k.dtype, Op: k.op, Bytes: k.bytes, InPlace: k.inPlace, Runs: len(t),
 			MedianUS: result.Micros(stat.Median(t)), MinUS: result.Micros(slices.Min(t)), MaxUS: result.Micros(slices.Max(t)), Groups: stat.Modes(t),
-		})
+		}
+		if len(m.Groups) > 1 {
+			explainSlow(&m, halves[k])
+		}
+		out = append(out, m)
 	}
 	return out
+}
+
+// explainSlow counts, among the runs nearer to a slower group than to the fastest, those whose time was one rank's queueing on a shared core.
+func explainSlow(m *result.Modes, halves []*result.Half) {
+	edge := (m.Groups[0].MedianUS + m.Groups[1].MedianUS) / 2
+	for _, h := range halves {
+		if h.TimeUS <= edge {
+			continue
+		}
+		m.SlowRuns++
+		if b := h.LaunchBound; b != nil && b.CoreShare != nil && *b.CoreShare < result.SharedCore {
+			m.SlowSharedCore++
+		}
+	}
 }
 
 // Exit statuses of the program (documented in README.md).

@@ -68,6 +68,7 @@ type rankHalf struct {
 	EventUS   []float64
 	CPU       int
 	Switches  int64
+	IssueRate float64
 	Checked   bool
 	Fault     *result.Fault
 }
@@ -156,6 +157,38 @@ func allowedCPUs() string {
 		}
 	}
 	return ""
+}
+
+// allowedList is allowedCPUs as numbers, empty when it cannot be read.
+func allowedList() []int32 {
+	var out []int32
+	for _, part := range strings.Split(allowedCPUs(), ",") {
+		lo, hi, isRange := strings.Cut(part, "-")
+		if !isRange {
+			hi = lo
+		}
+		a, errA := strconv.Atoi(lo)
+		b, errB := strconv.Atoi(hi)
+		if errA != nil || errB != nil {
+			return nil
+		}
+		for c := a; c <= b; c++ {
+			out = append(out, int32(c))
+		}
+	}
+	return out
+}
+
+// share is every parts-th of the processors from the index-th on; all of them when there are too few to share out.
+func share(cpus []int32, index, parts int) []int32 {
+	if len(cpus) < 2*parts {
+		return cpus
+	}
+	var out []int32
+	for i := index; i < len(cpus); i += parts {
+		out = append(out, cpus[i])
+	}
+	return out
 }
 
 // hostKey is equal for processes that share a kernel and a host name, and so its shared memory.

@@ -48,6 +48,7 @@ type Plan struct {
 	ItersExact  bool
 	Warmup      int
 	Check       int
+	QuietCores  bool          // look for a processor with a quiet neighbour before each timed series
 	Timeout     time.Duration // for each phase: join, initialisation, each size
 	Inject      Inject        // a planted fault, for proving that it is found
 }
@@ -226,7 +227,7 @@ func (p *Plan) config(runs int) result.Config {
 	return result.Config{
 		Collectives: p.Collectives, Types: p.Types, Ops: p.Ops, Engine: p.Engine, Placement: string(p.Placement), World: p.World,
 		MinBytes: p.MinBytes, MaxBytes: p.MaxBytes, StepFactor: p.StepFactor, StepBytes: p.StepBytes,
-		Iters: p.Iters, ItersExact: p.ItersExact, Warmup: p.Warmup, Check: p.Check, TimeoutS: p.Timeout.Seconds(), Runs: runs,
+		QuietCores: p.QuietCores, Iters: p.Iters, ItersExact: p.ItersExact, Warmup: p.Warmup, Check: p.Check, TimeoutS: p.Timeout.Seconds(), Runs: runs,
 		Parity: result.Parity{NCCLMemAlloc: native, NVLinkCentricSched: native, OffsetRotation: true, Average: "mean"},
 	}
 }

@@ -384,6 +384,9 @@ func (o *oneRun) step(ctx context.Context, k int, st step, msg stepMsg, pace *pa
 	row.Run = o.number
 	pace.saw(row)
 	o.out.Rows = append(o.out.Rows, row)
+	if o.plan.Engine == "native" { // CPU ranks that outnumber the processors share cores by themselves
+		coreShares(o.out)
+	}
 	if o.s.OnRow != nil {
 		o.s.OnRow(row)
 	}

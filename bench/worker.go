@@ -358,6 +358,12 @@ func (w *worker) makeBarrier(ctx context.Context, final finalMsg) error {
 			d.barrier, d.parties = b, parties
 		}
 	}
+	if w.plan.QuietCores {
+		for i, d := range w.drivers {
+			local := w.cfg.Devices[0] + i // devices of one host's ranks differ, and so do these
+			d.quiet = &quiet{cpus: share(allowedList(), local%parties, parties)}
+		}
+	}
 	if parties == len(w.drivers) {
 		use(csrc.NewBarrier())
 		return nil

@@ -357,13 +357,14 @@ static void host_root_close(host_root *r) {
   free(r);
 }
 
+// Everything that had come has been read before this is called again, so who has not joined by then is silent: a stranger, most likely.
 static void host_root_accept(host_root *r) {
-  for (;;) {
-    if (r->n - r->joined >= HOST_ROOT_PENDING) { // strangers: make room by dropping the oldest
-      int i = 0;
-      while (r->callers[i]->joined) i++;
-      host_root_forget(r, i);
-    }
+  while (r->n - r->joined >= HOST_ROOT_PENDING) { // make room by dropping the oldest
+    int i = 0;
+    while (r->callers[i]->joined) i++;
+    host_root_forget(r, i);
+  }
+  while (r->n - r->joined < HOST_ROOT_PENDING) {
     if (r->n == r->cap) {
       int cap = r->cap ? 2 * r->cap : 16;
       host_caller **grown = realloc(r->callers, (size_t)cap * sizeof *grown);

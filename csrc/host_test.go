@@ -72,7 +72,7 @@ func TestHostEngineThreadSanitizer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("about half a minute")
 	}
-	hostRun(t, hostBuild(t, "-fsanitize=thread"), "TSAN_OPTIONS=second_deadlock_stack=1")
+	hostRun(t, hostBuild(t, "-fsanitize=thread"), "TSAN_OPTIONS=second_deadlock_stack=1:atexit_sleep_ms=50")
 }
 
 func TestHostEngineAddressSanitizer(t *testing.T) {

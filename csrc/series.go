@@ -92,6 +92,7 @@ type Series struct {
 	Iters     int
 	RotStride uint64 // bytes added to the addresses from one iteration to the next
 	RotSlots  uint64 // after so many iterations the addresses start again; 0 and 1: no rotation
+	Probe     bool   // measure the core's issue rate before the barrier and after the end
 	Barrier   *Barrier
 	Parties   int // members of the barrier
 	Abort     *Flag
@@ -110,9 +111,11 @@ type SeriesResult struct {
 	Lane       int   // of the failure, -1: none in particular
 	Iter       int64 // iteration reached
 	StartNS    int64
-	MarkedNS   int64 // the first EnqueueSample operations (or all, if fewer) queued
-	EnqueuedNS int64 // all operations queued
-	DoneNS     int64 // all operations complete
+	MarkedNS   int64   // the first EnqueueSample operations (or all, if fewer) queued
+	EnqueuedNS int64   // all operations queued
+	DoneNS     int64   // all operations complete
+	RateBefore float64 // with Probe: additions a nanosecond, see IssueRate
+	RateAfter  float64
 	Switches   int64 // involuntary context switches of the thread
 	CPU        int   // processor at the end
 }
@@ -141,6 +144,9 @@ func (s *Series) Run() SeriesResult {
 	if s.Barrier != nil {
 		c.barrier, c.parties = s.Barrier.p, C.int32_t(s.Parties)
 	}
+	if s.Probe {
+		c.probe = 1
+	}
 	if s.Abort != nil {
 		c.abort = s.Abort.p
 	}
@@ -150,7 +156,7 @@ func (s *Series) Run() SeriesResult {
 	C.cp_series_run(c)
 	return SeriesResult{
 		Status: SeriesStatus(c.status), Code: int(c.code), Phase: SeriesPhase(c.phase), Lane: int(c.lane), Iter: int64(c.iter),
-		StartNS: int64(c.start_ns), MarkedNS: int64(c.marked_ns), EnqueuedNS: int64(c.enqueued_ns), DoneNS: int64(c.done_ns), Switches: int64(c.switches), CPU: int(c.cpu),
+		RateBefore: float64(c.rate_before), RateAfter: float64(c.rate_after), StartNS: int64(c.start_ns), MarkedNS: int64(c.marked_ns), EnqueuedNS: int64(c.enqueued_ns), DoneNS: int64(c.done_ns), Switches: int64(c.switches), CPU: int(c.cpu),
 	}
 }
 
@@ -192,6 +198,20 @@ func cLanes(lanes []Lane) (*C.cp_lane, func()) {
 		}
 		C.free(unsafe.Pointer(p))
 	}
+}
+
+// IssueRate returns how many independent additions a nanosecond the calling thread's core does at present, 0 where this is not known how to
+// measure. It takes about 50 µs. A core whose other hardware thread is busy does markedly fewer, and nothing else shows it.
+func IssueRate() float64 { return float64(C.cp_issue_rate()) }
+
+// QuietCore binds the calling thread, which must be locked, to one of the processors whose issue rate is within a tenth of *best, the best
+// seen so far (0: not known, updated). It tries at most tries processors from cpus[start] on and keeps the last one if none is quiet. It
+// returns the rate there; about 50 µs a try.
+func QuietCore(cpus []int32, start, tries int, best *float64) float64 {
+	if len(cpus) == 0 {
+		return IssueRate()
+	}
+	return float64(C.cp_quiet_core((*C.int32_t)(unsafe.Pointer(unsafe.SliceData(cpus))), C.int(len(cpus)), C.int(start), C.int(tries), (*C.double)(unsafe.Pointer(best))))
 }
 
 // Flag is an abort flag in C memory that running series look at. Any goroutine may set it.

@@ -80,6 +80,7 @@ typedef struct {
   int32_t nsteps;
   int32_t nlanes;
   int32_t parties;    // members of the barrier
+  int32_t probe;      // measure the issue rate right before the barrier and after the end
   int32_t use_events; // record events[i] before iteration i on every lane and events[iters] at the end
   cp_graph_exec *graphs; // one a lane: launched instead of the steps; NULL: steps are called
   // out
@@ -87,6 +88,8 @@ typedef struct {
   int64_t marked_ns;   // after the first CP_ENQUEUE_SAMPLE iterations were queued, or all if they are fewer
   int64_t enqueued_ns;
   int64_t done_ns;
+  double rate_before; // issue rate, with probe
+  double rate_after;
   int64_t switches; // involuntary context switches of this thread from start to done
   int64_t iter;     // iteration reached
   int32_t status;
@@ -106,6 +109,15 @@ int cp_barrier_wait(cp_barrier *b, int parties, int32_t *abort, int64_t deadline
 void cp_barrier_break(cp_barrier *b);
 
 int64_t cp_now_ns(void);
+
+// How many independent additions the calling thread's core does in a nanosecond, best of a few loops of some microseconds; 0 where this is not
+// known how to measure. A core whose other hardware thread is busy (another process, another virtual machine) does about half as many, while
+// code that waits for its own results runs as fast as ever: so no clock or load figure shows it, but launching kernels slows down by half.
+double cp_issue_rate(void);
+
+// Moves the calling thread to one of the cpus whose issue rate is within a tenth of the best seen (*best, updated), trying at most tries of
+// them from start on; the last one tried is kept if none is. Answers the rate there. The thread stays bound to that processor.
+double cp_quiet_core(const int32_t *cpus, int n, int start, int tries, double *best);
 
 void cp_flag_set(int32_t *flag);
 int cp_flag_get(int32_t *flag);

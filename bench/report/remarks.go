@@ -112,6 +112,7 @@ type boundGroup struct {
 	rank     int
 	from, to result.Bytes
 	enqueue  []float64 // microseconds, one for each such half
+	shared   []float64 // core shares of those on a core whose other hardware thread was busy
 }
 
 // launchBoundLines joins launch-bound rows into one sentence a curve and rank: a table of 20 such rows has one cause.
@@ -135,7 +136,12 @@ func launchBoundLines(rows []result.Row, engine string) []string {
 			if all := halvesBetween(set, g.from, g.to); len(g.enqueue) < all {
 				text += fmt.Sprintf(" (%d of %d row halves)", len(g.enqueue), all)
 			}
-			lines = append(lines, fmt.Sprintf("%s: queueing one operation takes %s µs; %s", text, rangeText(g.enqueue), waiter))
+			text = fmt.Sprintf("%s: queueing one operation takes %s µs; %s", text, rangeText(g.enqueue), waiter)
+			if len(g.shared) > 0 {
+				text += fmt.Sprintf("; in %d of them its core did only %.0f %% of what it does alone: the core's other hardware thread was busy (--quiet-cores avoids such cores)",
+					len(g.shared), 100*stat.Median(g.shared))
+			}
+			lines = append(lines, text)
 		}
 	}
 	return lines
@@ -156,6 +162,9 @@ func boundGroups(set rowSet) []boundGroup {
 			}
 			groups[i].to = size.bytes
 			groups[i].enqueue = append(groups[i].enqueue, float64(h.LaunchBound.EnqueueUS))
+			if share := h.LaunchBound.CoreShare; share != nil && *share < result.SharedCore {
+				groups[i].shared = append(groups[i].shared, *share)
+			}
 		}
 	}
 	return groups
@@ -204,6 +213,9 @@ func modesTable(modes []result.Modes) string {
 		m := &modes[i]
 		line := []string{FormatSize(m.Bytes), placementName(m.InPlace), fmt.Sprint(m.Runs), fixedWidth(float64(m.MedianUS), 7),
 			fixedWidth(float64(m.MinUS), 7), fixedWidth(float64(m.MaxUS), 7), groupsText(m.Groups)}
+		if m.SlowSharedCore > 0 {
+			line[6] += fmt.Sprintf("; of the %d slow runs %d waited for a rank on a shared core", m.SlowRuns, m.SlowSharedCore)
+		}
 		if several {
 			line[6] += "  " + setKey{Collective: m.Collective, Type: m.Type, Op: m.Op}.String()
 		}

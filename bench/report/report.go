@@ -190,7 +190,18 @@ func commonLaunchBound(halves []*result.Half) *result.LaunchBound {
 			best = rank
 		}
 	}
-	return &result.LaunchBound{Rank: best, EnqueueUS: result.Micros(stat.Median(byRank[best]))}
+	b := &result.LaunchBound{Rank: best, EnqueueUS: result.Micros(stat.Median(byRank[best]))}
+	var shares []float64
+	for _, h := range halves {
+		if l := h.LaunchBound; l != nil && l.Rank == best && l.CoreShare != nil {
+			shares = append(shares, *l.CoreShare)
+		}
+	}
+	if len(shares) > 0 {
+		share := stat.Median(shares)
+		b.CoreShare = &share
+	}
+	return b
 }
 
 // library finds a loaded library by name; nil if it is not there.

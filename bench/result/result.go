@@ -57,6 +57,7 @@ type Config struct {
 	MaxBytes    Bytes    `json:"max_bytes"`
 	StepFactor  float64  `json:"step_factor,omitempty"` // > 1, or 0 when StepBytes is used
 	StepBytes   Bytes    `json:"step_bytes,omitempty"`
+	QuietCores  bool     `json:"quiet_cores,omitempty"` // ranks looked for a processor with a quiet neighbour before each timed series
 	Iters       int      `json:"iters"`
 	ItersExact  bool     `json:"iters_exact"` // false: small sizes run more than Iters; Row.Iters has the number
 	Warmup      int      `json:"warmup"`
@@ -150,6 +151,8 @@ type RankTime struct {
 	EventUS   []float64 `json:"event_us,omitempty"`   // every iteration of the event series, microseconds
 	BatchUS   Micros    `json:"event_mean_us"`        // first to last event of that series, an operation
 	CPU       int       `json:"cpu"`                  // processor the series ended on, -1 unknown
+	IssueRate float64   `json:"issue_rate,omitempty"` // independent additions a nanosecond on its core, the lower of before and after the timed series
+	CoreShare *float64  `json:"core_share,omitempty"` // IssueRate over the best seen on this host: well below 1 means that the core's other hardware thread was busy
 	Switches  int64     `json:"involuntary_switches"` // involuntary context switches of the rank's thread during the timed series
 }
 
@@ -167,8 +170,9 @@ type IterStats struct {
 
 // LaunchBound says that the operation takes what its queueing by one rank takes: the GPU waits for the CPU.
 type LaunchBound struct {
-	Rank      int    `json:"rank"`
-	EnqueueUS Micros `json:"enqueue_us"`
+	Rank      int      `json:"rank"`
+	EnqueueUS Micros   `json:"enqueue_us"`
+	CoreShare *float64 `json:"core_share,omitempty"` // that rank's RankTime.CoreShare
 }
 
 // Fault is what verification found wrong on one rank.
@@ -212,7 +216,14 @@ type Modes struct {
 	MinUS      Micros `json:"min_us"`
 	MaxUS      Micros `json:"max_us"`
 	Groups     []Mode `json:"groups"` // one entry: the runs agree
+	// With several groups: how many of the runs outside the fastest one were launch-bound on a rank whose core was shared (core share
+	// below SharedCore), and how many there are.
+	SlowRuns       int `json:"slow_runs,omitempty"`
+	SlowSharedCore int `json:"slow_runs_on_shared_core,omitempty"`
 }
+
+// SharedCore is the core share below which a core's other hardware thread counts as busy.
+const SharedCore = 0.85
 
 // Mode is one group of runs.
 type Mode struct {

@@ -69,6 +69,7 @@ func sweepFlags() []cli.Flag {
 		&cli.Float64Flag{Name: "timeout", Aliases: []string{"T"}, Value: 60, Usage: "`SECONDS` that each phase may take: join, initialisation, each series of a size"},
 		&cli.StringFlag{Name: "placement", Value: "process", Usage: "process (one a rank), thread (one process, a thread a rank: nccl-tests -t N -g 1) or group (one thread: -g N)"},
 		&cli.IntFlag{Name: "runs", Value: 1, Usage: "repeat all of it in `R` fresh sets of processes and report the modes they fall into"},
+		&cli.BoolFlag{Name: "quiet-cores", Usage: "before each timed series, move each rank to a processor whose other hardware thread is idle"},
 		&cli.BoolFlag{Name: "percentiles", Usage: "columns p50, p99 and max of the single operations"},
 		&cli.StringFlag{Name: "json", Usage: "write the whole result to `FILE` (- is stdout)"},
 		&cli.StringFlag{Name: "csv", Usage: "write the rows to `FILE` (- is stdout)"},
@@ -161,6 +162,7 @@ func (s *sweepRun) makePlan(c *cli.Context) error {
 	if t := c.Float64("timeout"); t > 0 && t < 1e8 {
 		p.Timeout = time.Duration(t * float64(time.Second))
 	}
+	p.QuietCores = c.Bool("quiet-cores")
 	if p.Placement, err = bench.ParsePlacement(c.String("placement")); err != nil {
 		return usage("--placement: %w", err)
 	}

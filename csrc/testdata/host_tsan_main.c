@@ -251,14 +251,14 @@ static void job_new(job *j) {
   OK(cp_cudaMalloc((void **)&j->recv, j->room + 64));
 }
 
-static void job_reset(job *j, size_t used) {
+UNWATCHED static void job_reset(job *j, size_t used) {
   memset(j->recv, 0x5a, j->room + 64);
   memset(j->send, 0x5a, j->room + 64);
   for (size_t i = 0; i < used; i++) put(j->dtype, j->send, i, value(j->rank, i));
 }
 
 // The stream is done, and nothing was written past the result.
-static void job_done(job *j, size_t used) {
+UNWATCHED static void job_done(job *j, size_t used) {
   OK(cp_cudaStreamSynchronize(j->s));
   for (size_t i = used * (size_t)sizes[j->dtype]; i < j->room + 64; i++) CHECK(j->recv[i] == 0x5a);
 }
@@ -268,7 +268,7 @@ static void job_free(job *j) {
   OK(cp_cudaFree(j->recv));
 }
 
-static void check_reductions(job *j) {
+UNWATCHED static void check_reductions(job *j) {
   for (int in_place = 0; in_place < 2; in_place++) {
     job_reset(j, j->count);
     void *send = j->send;
@@ -296,7 +296,7 @@ static void check_reductions(job *j) {
   }
 }
 
-static void check_moves(job *j) {
+UNWATCHED static void check_moves(job *j) {
   size_t size = (size_t)sizes[j->dtype], bytes = j->count * size, n = (size_t)j->n, r = (size_t)j->rank, c = j->count;
   for (int in_place = 0; in_place < 2; in_place++) {
     job_reset(j, c);
