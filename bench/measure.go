@@ -1,10 +1,12 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/commprobe/commprobe/bench/result"
 	"github.com/commprobe/commprobe/csrc"
+	"github.com/commprobe/commprobe/cuda"
 )
 
 // task is one step as a driver runs it.
@@ -105,11 +107,7 @@ func (d *driver) prepare(t *task, doing string) error {
 			continue
 		}
 		err := l.on(func(l *lane) error {
-			count := result.Count(l.bufBytes / int64(t.dtype.Size()))
-			if err := l.check.fill(l.send, count, t.dtype, t.op, l.rank, t.world, 1, l.stream); err != nil {
-				return err
-			}
-			return l.check.fill(l.recv, count, t.dtype, t.op, l.rank, t.world, 2, l.stream)
+			return errors.Join(l.fillAll(l.send, t, 1), l.fillAll(l.recv, t, 2))
 		})
 		if err != nil {
 			return fmt.Errorf("%s: fill buffers: %w", doing, err)
@@ -118,6 +116,23 @@ func (d *driver) prepare(t *task, doing string) error {
 	}
 	_, err := d.run(d.series(nil, 0), doing+", filling buffers")
 	return err
+}
+
+// fillAll fills a whole buffer: a first part with data, the rest with copies of it, since making data is slow on the host engine.
+func (l *lane) fillAll(p cuda.DevicePtr, t *task, seed uint64) error {
+	const part = 1 << 20
+	have := min(l.bufBytes, part)
+	if err := l.check.fill(p, result.Count(have/int64(t.dtype.Size())), t.dtype, t.op, l.rank, t.world, seed, l.stream); err != nil {
+		return err
+	}
+	for have < l.bufBytes {
+		n := min(have, l.bufBytes-have)
+		if err := cuda.CopyAsync(p.Add(have), p, n, l.stream); err != nil {
+			return err
+		}
+		have += n
+	}
+	return nil
 }
 
 // eventSeries repeats the operations with an event between each two, which the main series is not disturbed by.

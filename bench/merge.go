@@ -21,16 +21,13 @@ type pace struct {
 const (
 	seriesUS   = 20e3
 	mostFactor = 20
-	eventUS    = 1e6
+	eventUS    = 3e5
 	eventMin   = 100
 )
 
 func (p *pace) next(st step) stepMsg {
 	n := p.plan.Iters
 	msg := stepMsg{Iters: n, EventIters: min(n, 1000)}
-	if p.plan.ItersExact {
-		return msg
-	}
 	if key := st.coll.name + "/" + st.dtype.String(); p.key != key {
 		p.key, p.us = key, 0
 		return msg
@@ -38,7 +35,9 @@ func (p *pace) next(st step) stepMsg {
 	if p.us <= 0 {
 		return msg
 	}
-	msg.Iters = int(min(max(float64(n), seriesUS/p.us), float64(n)*mostFactor))
+	if !p.plan.ItersExact {
+		msg.Iters = int(min(max(float64(n), seriesUS/p.us), float64(n)*mostFactor))
+	}
 	msg.EventIters = int(min(float64(max(min(n, 1000), eventMin)), max(eventUS/p.us, 5)))
 	return msg
 }
@@ -265,9 +264,9 @@ func outcome(run *result.Run, err error) result.Outcome {
 	switch {
 	case err == nil:
 	case errors.Is(err, errInterrupted):
-		o = result.Outcome{Status: "interrupted", Exit: ExitInterrupted, Message: fmt.Sprintf("interrupted; %d rows measured before are kept", len(run.Rows))}
+		o = result.Outcome{Status: "interrupted", Exit: ExitInterrupted, Message: fmt.Sprintf("stopped on request; %d rows measured before are kept", len(run.Rows))}
 	case errors.As(err, &f):
-		o = result.Outcome{Status: string(f.Kind), Exit: f.exit(), Message: f.Error(), Host: f.Host, Phase: f.Phase}
+		o = result.Outcome{Status: string(f.Kind), Exit: f.exit(), Message: f.Text, Host: f.Host, Phase: f.Phase}
 		if f.Rank >= 0 {
 			o.Rank = &f.Rank
 		}

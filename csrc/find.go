@@ -46,16 +46,19 @@ type LibraryError struct {
 }
 
 func (e *LibraryError) Error() string {
-	where := "the loader's search path (LD_LIBRARY_PATH, ldconfig)"
-	if len(e.Tried) > len(e.Names) {
-		where += fmt.Sprintf(", CUDA_HOME, /usr/local/cuda* and Python environments (%d places in all)", len(e.Tried))
-	}
-	if len(e.Tried) == 1 && strings.Contains(e.Tried[0].Path, "/") {
-		where = e.Tried[0].Path
-	}
-	s := fmt.Sprintf("no %s: looked for %s in %s", e.Library, strings.Join(e.Names, ", "), where)
-	if r := e.reason(); r != "" {
-		s += ": " + r
+	var s string
+	if len(e.Tried) == 1 && strings.Contains(e.Tried[0].Path, "/") { // a search starts with names: this is the file that the user named
+		path := e.Tried[0].Path
+		s = fmt.Sprintf("no %s: cannot use %s: %s", e.Library, path, strings.TrimPrefix(e.Tried[0].Reason, path+": "))
+	} else {
+		where := "the loader's search path (LD_LIBRARY_PATH, ldconfig)"
+		if len(e.Tried) > len(e.Names) {
+			where += fmt.Sprintf(", CUDA_HOME, /usr/local/cuda* and Python environments (%d places in all)", len(e.Tried))
+		}
+		s = fmt.Sprintf("no %s: looked for %s in %s", e.Library, strings.Join(e.Names, ", "), where)
+		if r := e.reason(); r != "" {
+			s += ": " + r
+		}
 	}
 	if e.Meaning != "" {
 		s += "; " + e.Meaning
@@ -66,10 +69,11 @@ func (e *LibraryError) Error() string {
 	return s
 }
 
-// reason picks the attempt that tells most: a file that exists but does not load says more than one that is not there.
+// reason picks the attempt that tells most: a file that exists but does not load says more than one that is not there. The loader's text is
+// the same for a file that is absent and for one that needs an absent file, but for the name it begins with.
 func (e *LibraryError) reason() string {
 	for _, t := range e.Tried {
-		if !strings.Contains(t.Reason, "No such file") {
+		if !strings.HasPrefix(t.Reason, t.Path+": cannot open shared object file: No such file") {
 			return t.Reason
 		}
 	}

@@ -499,12 +499,27 @@ func (s *sweepRun) finish(run *result.Run) error {
 		}
 	}
 	if run.Outcome.Exit != bench.ExitOK {
-		return &exitError{run.Outcome.Exit, errors.Join(append(errs, errors.New(run.Outcome.Status+": "+run.Outcome.Message))...)}
+		return &exitError{run.Outcome.Exit, errors.Join(append(errs, errors.New(ending(&run.Outcome)))...)}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return &exitError{bench.ExitInternal, err}
 	}
 	return nil
+}
+
+// ending is the last line on stderr of a run that did not go well.
+func ending(o *result.Outcome) string {
+	text := o.Status
+	if o.Rank != nil {
+		text += fmt.Sprintf(": rank %d", *o.Rank)
+		if o.Host != "" {
+			text += " on " + o.Host
+		}
+	}
+	if o.Phase != "" {
+		text += ": " + o.Phase
+	}
+	return text + ": " + o.Message
 }
 
 func (s *sweepRun) terminalSize() report.Options {
