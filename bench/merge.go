@@ -223,17 +223,22 @@ func findModes(rows []result.Row, runs int) []result.Modes {
 			Collective: k.coll, Type: k.dtype, Op: k.op, Bytes: k.bytes, InPlace: k.inPlace, Runs: len(t),
 			MedianUS: result.Micros(stat.Median(t)), MinUS: result.Micros(slices.Min(t)), MaxUS: result.Micros(slices.Max(t)), Groups: stat.Modes(t),
 		}
-		if len(m.Groups) > 1 {
-			explainSlow(&m, halves[k])
-		}
+		explainSlow(&m, halves[k])
 		out = append(out, m)
 	}
 	return out
 }
 
-// explainSlow counts, among the runs nearer to a slower group than to the fastest, those whose time was one rank's queueing on a shared core.
+// slowFactor is how much slower than the fastest a run counts as slow when the runs form no groups.
+const slowFactor = 1.15
+
+// explainSlow counts, among the slow runs (nearer to a slower group than to the fastest), those whose time was one rank's queueing on a
+// shared core.
 func explainSlow(m *result.Modes, halves []*result.Half) {
-	edge := (m.Groups[0].MedianUS + m.Groups[1].MedianUS) / 2
+	edge := m.MinUS * slowFactor
+	if len(m.Groups) > 1 {
+		edge = (m.Groups[0].MedianUS + m.Groups[1].MedianUS) / 2
+	}
 	for _, h := range halves {
 		if h.TimeUS <= edge {
 			continue

@@ -55,7 +55,7 @@ install() {
 		sudo=sudo
 	fi
 	command -v apt-get >/dev/null || return
-	echo "missing:" $* >&2
+	echo "missing: $*" >&2
 	apt update || sed 's/^/need.sh: apt-get update: /' "$tmp/log" >&2
 	wanted=
 	for p in $(for thing in "$@"; do packages "$thing"; done | sort -u); do

@@ -212,7 +212,7 @@ func modesTable(modes []result.Modes) string {
 	for i := range modes {
 		m := &modes[i]
 		line := []string{FormatSize(m.Bytes), placementName(m.InPlace), fmt.Sprint(m.Runs), fixedWidth(float64(m.MedianUS), 7),
-			fixedWidth(float64(m.MinUS), 7), fixedWidth(float64(m.MaxUS), 7), groupsText(m.Groups)}
+			fixedWidth(float64(m.MinUS), 7), fixedWidth(float64(m.MaxUS), 7), groupsText(m)}
 		if m.SlowSharedCore > 0 {
 			line[6] += fmt.Sprintf("; of the %d slow runs %d waited for a rank on a shared core", m.SlowRuns, m.SlowSharedCore)
 		}
@@ -239,12 +239,19 @@ func modesTable(modes []result.Modes) string {
 	return b.String()
 }
 
-func groupsText(groups []result.Mode) string {
-	if len(groups) == 1 {
-		return "the runs agree"
+// agreeWithin is the spread, as a share of the median, up to which runs in one group are said to agree.
+const agreeWithin = 0.1
+
+func groupsText(m *result.Modes) string {
+	if len(m.Groups) <= 1 {
+		spread := float64(m.MaxUS-m.MinUS) / float64(m.MedianUS)
+		if spread <= agreeWithin {
+			return "the runs agree"
+		}
+		return fmt.Sprintf("no clear groups, but they differ by %.0f %% of the median", 100*spread)
 	}
-	parts := make([]string, len(groups))
-	for i, g := range groups {
+	parts := make([]string, len(m.Groups))
+	for i, g := range m.Groups {
 		parts[i] = fmt.Sprintf("%s µs ×%d (%.0f %%)", threeDigits(float64(g.MedianUS)), g.Runs, 100*g.Share)
 	}
 	return strings.Join(parts, ", ")

@@ -216,8 +216,8 @@ type Modes struct {
 	MinUS      Micros `json:"min_us"`
 	MaxUS      Micros `json:"max_us"`
 	Groups     []Mode `json:"groups"` // one entry: the runs agree
-	// With several groups: how many of the runs outside the fastest one were launch-bound on a rank whose core was shared (core share
-	// below SharedCore), and how many there are.
+	// Runs outside the fastest group, or without groups those 15 % slower than the fastest; and how many of them were launch-bound on a
+	// rank whose core was shared (core share below SharedCore).
 	SlowRuns       int `json:"slow_runs,omitempty"`
 	SlowSharedCore int `json:"slow_runs_on_shared_core,omitempty"`
 }
