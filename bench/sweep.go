@@ -78,7 +78,11 @@ func (s *Sweep) once(ctx context.Context, out *result.Run, number int) error {
 		return &Failure{Kind: FailInternal, Rank: -1, Phase: "start", Text: err.Error()}
 	}
 	defer o.server.Close()
-	defer os.Remove(BarrierPath(o.job)) // only there when a start was cut off
+	defer func() {
+		for r := range s.Plan.World {
+			_ = os.Remove(barrierPath(o.job, r)) // only there when a start was cut off
+		}
+	}()
 	if s.Start != nil {
 		if o.workers, err = s.Start(ctx, o.server.Addr().String()); err != nil {
 			return &Failure{Kind: FailInternal, Rank: -1, Phase: "start", Text: err.Error()}
@@ -432,5 +436,15 @@ func (o *oneRun) finish(err error) {
 // ListenAddr is where a coordinator for workers on this host listens.
 const ListenAddr = "127.0.0.1:0"
 
-// AnyAddr is the address at which a coordinator listens for workers of all hosts at the given port.
-func AnyAddr(port string) string { return net.JoinHostPort("", port) }
+// RendezvousListen is where a coordinator listens when the workers come to rendezvous (host:port): on the loopback interface when that is
+// what the address says, otherwise on all, since a host's own name often resolves to an address that other hosts cannot reach.
+func RendezvousListen(rendezvous string) string {
+	host, port, err := net.SplitHostPort(rendezvous)
+	if err != nil {
+		return rendezvous // Listen says what is wrong with it
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return rendezvous
+	}
+	return net.JoinHostPort("", port)
+}

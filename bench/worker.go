@@ -368,7 +368,7 @@ func (w *worker) makeBarrier(ctx context.Context, final finalMsg) error {
 		use(csrc.NewBarrier())
 		return nil
 	}
-	path := BarrierPath(final.Job)
+	path := barrierPath(final.Job, final.First[key])
 	first := slices.Contains(w.cfg.Ranks, final.First[key])
 	if first {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -402,13 +402,13 @@ func (w *worker) makeBarrier(ctx context.Context, final finalMsg) error {
 	return w.store.Barrier(ctx, "barriers mapped", w.cfg.Ranks)
 }
 
-// BarrierPath is the file by which the processes of one host share a barrier while a job starts.
-func BarrierPath(job string) string {
+// barrierPath is the file by which the processes of one host share a barrier while a job starts; first is the host's lowest rank.
+func barrierPath(job string, first int) string {
 	dir := "/dev/shm"
 	if s, err := os.Stat(dir); err != nil || !s.IsDir() {
 		dir = os.TempDir()
 	}
-	return filepath.Join(dir, "commprobe-"+job)
+	return filepath.Join(dir, fmt.Sprintf("commprobe-%s-%d", job, first))
 }
 
 // loop runs the steps that the coordinator asks for until it says stop.

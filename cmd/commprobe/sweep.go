@@ -87,6 +87,7 @@ type sweepRun struct {
 	json, csv      string
 	plots          []string
 	table          *report.Table // nil: stdout belongs to a document
+	started        bool          // the table has its header
 	progress       *report.Progress
 	place          *launch.Placement // nil: this program launches the ranks
 	plan           bench.Plan
@@ -341,7 +342,7 @@ func (s *sweepRun) coordinate() error {
 	if s.place == nil {
 		sw.Start = func(ctx context.Context, addr string) (bench.Workers, error) { return s.start(ctx, addr, sw.Token) }
 	} else {
-		sw.Listen = s.place.Rendezvous
+		sw.Listen = bench.RendezvousListen(s.place.Rendezvous)
 	}
 	s.hooks(sw)
 	ctx, stop, cancel := interrupts(s)
@@ -426,6 +427,7 @@ func (s *sweepRun) joinOnly() error {
 
 func (s *sweepRun) hooks(sw *bench.Sweep) {
 	sw.OnStart = func(run *result.Run) {
+		s.started = true
 		if s.table != nil {
 			_ = s.table.Start(run) // the table keeps its first error; finish returns it
 		}
@@ -475,7 +477,7 @@ func interrupts(s *sweepRun) (ctx context.Context, stop chan struct{}, cancel fu
 // finish writes everything that was asked for, also of a run that ended badly, and returns its exit status.
 func (s *sweepRun) finish(run *result.Run) error {
 	var errs []error
-	if s.table != nil && len(run.Ranks) > 0 {
+	if s.table != nil && s.started {
 		errs = append(errs, s.table.Finish(run))
 	}
 	if s.json == "-" {
