@@ -24,6 +24,8 @@ type Failure struct {
 	Host  string
 	Phase string
 	Text  string
+
+	Process []int // all ranks of the process that reports: one report speaks for them
 }
 
 func (f *Failure) Error() string {

@@ -243,7 +243,9 @@ func verdict(all []*Failure, world int, phase string) *Failure {
 	heard := make(map[int]bool)
 	var same, silent []int
 	for _, f := range all {
-		heard[f.Rank] = true
+		for _, r := range append([]int{f.Rank}, f.Process...) {
+			heard[r] = true
+		}
 		if f.Kind == FailTimeout && f.Rank != best.Rank {
 			same = append(same, f.Rank)
 		}

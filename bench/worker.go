@@ -107,6 +107,7 @@ func (w *worker) run(ctx context.Context) error {
 		return err
 	}
 	f := w.failure(err)
+	f.Process = w.cfg.Ranks
 	tell, cancel := context.WithTimeout(ctx, graceful)
 	defer cancel()
 	if err := w.store.Set(tell, keyAlarm(w.cfg.Ranks[0]), encode(f)); err != nil {

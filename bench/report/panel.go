@@ -18,6 +18,7 @@ import (
 // panel is one of the two graphs.
 type panel struct {
 	plot             *plot.Plot
+	title            string
 	get              value
 	points           int
 	xLo, xHi         float64
@@ -36,9 +37,6 @@ type knee struct {
 
 func newPanel(title, yLabel string, get value) *panel {
 	p := plot.New()
-	p.Title.Text = title
-	p.Title.TextStyle.Font = textStyle(textSize + 1).Font
-	p.Title.Padding = 6
 	p.X.Label.Text = "message size"
 	p.Y.Label.Text = yLabel
 	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
@@ -54,7 +52,7 @@ func newPanel(title, yLabel string, get value) *panel {
 	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{0xe0}, color.Gray{0xe0}
 	grid.Horizontal.Width, grid.Vertical.Width = 0.7, 0.7
 	p.Add(grid)
-	return &panel{plot: p, get: get, xLo: math.Inf(1), yLo: math.Inf(1)}
+	return &panel{plot: p, title: title, get: get, xLo: math.Inf(1), yLo: math.Inf(1)}
 }
 
 // see widens the axes to show a value.
@@ -78,17 +76,21 @@ func (p *panel) finish(run *result.Run) {
 	p.plot.Y.Min, p.plot.Y.Max = ranges(p.yLo, p.yHi, 0.05, 1.3, 10)
 }
 
-func (p *panel) draw(c draw.Canvas) {
-	if p.message != "" {
-		style := textStyle(textSize)
-		style.XAlign, style.YAlign = draw.XCenter, draw.YCenter
-		c.FillText(style, c.Center(), p.plot.Title.Text+": "+p.message)
-		return
-	}
+// complete adds what needs the final axes.
+func (p *panel) complete() {
 	for i, k := range p.knees {
 		if k.bytes > p.plot.X.Min && k.bytes < p.plot.X.Max {
 			p.plot.Add(kneeMark{knee: k, line: i, caption: p.wantsKneeCaption})
 		}
+	}
+}
+
+func (p *panel) draw(c draw.Canvas) {
+	if p.message != "" {
+		style := textStyle(textSize)
+		style.XAlign, style.YAlign = draw.XCenter, draw.YCenter
+		c.FillText(style, c.Center(), p.title+": "+p.message)
+		return
 	}
 	p.plot.Draw(c)
 }

@@ -202,9 +202,28 @@ func (f *figure) draw(c draw.Canvas) {
 	top := vg.Length(1.6*titleSize + 2*textSize)
 	bottom := f.drawLegend(inner)
 	gap := vg.Length(2 * textSize)
-	half := (inner.Size().X - gap) / 2
-	f.panels[0].draw(draw.Crop(inner, 0, -(half + gap), bottom, -top))
-	f.panels[1].draw(draw.Crop(inner, half+gap, 0, bottom, -top))
+	area := draw.Crop(inner, 0, 0, bottom, -top)
+	const titleHeight = 2 * textSize
+	for i, p := range f.panels {
+		style := textStyle(textSize + 1)
+		style.XAlign, style.YAlign = draw.XCenter, draw.YTop
+		half := area.Size().X / 2
+		area.FillText(style, vg.Point{X: area.Min.X + half/2 + vg.Length(i)*half, Y: area.Max.Y}, p.title)
+	}
+	area = draw.Crop(area, 0, 0, 0, -titleHeight)
+	left, right := f.panels[0], f.panels[1]
+	left.complete()
+	right.complete()
+	tiles := draw.Tiles{Rows: 1, Cols: 2, PadX: gap}
+	if left.message == "" && right.message == "" {
+		// Both panels' frames begin and end at one height, whatever their labels need.
+		aligned := plot.Align([][]*plot.Plot{{left.plot, right.plot}}, tiles, area)
+		left.draw(aligned[0][0])
+		right.draw(aligned[0][1])
+		return
+	}
+	left.draw(tiles.At(area, 0, 0))
+	right.draw(tiles.At(area, 1, 0))
 }
 
 // fit shortens s until it is no wider than the canvas.
