@@ -18,6 +18,7 @@ const (
 	keyPlan  = "plan"
 	keyFinal = "final"
 	keyID    = "id"
+	keyStop  = "stop" // a worker was asked to stop
 )
 
 func keyStep(k int) string       { return "step/" + strconv.Itoa(k) }

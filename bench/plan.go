@@ -85,7 +85,7 @@ func (p *Plan) Validate() error {
 	if err := p.validateSteps(); err != nil {
 		return err
 	}
-	_, err := p.cells()
+	_, err := p.steps()
 	return err
 }
 
@@ -118,7 +118,11 @@ func (p *Plan) Sizes() ([]result.Bytes, error) {
 		}
 		next := size + p.StepBytes
 		if p.StepFactor > 1 {
-			next = max(result.Bytes(float64(size)*p.StepFactor), size+1)
+			f := float64(size) * p.StepFactor
+			if f >= math.MaxInt64 {
+				break
+			}
+			next = max(result.Bytes(f), size+1)
 		}
 		if next <= size {
 			break // one size, or past the largest number
@@ -145,12 +149,12 @@ func (p *Plan) cells() ([]cell, error) {
 		for _, tn := range p.Types {
 			t, err := nccl.ParseDataType(tn)
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("-d: %w", err)
 			}
 			for _, on := range p.Ops {
 				op, err := nccl.ParseRedOp(on)
 				if err != nil {
-					return nil, err
+					return nil, fmt.Errorf("-o: %w", err)
 				}
 				out = append(out, cell{c, t, op})
 			}

@@ -42,6 +42,10 @@ type Sweep struct {
 	Stop    <-chan struct{}                  // closed: end after the present size, keep the rows
 }
 
+// waitAsLongAsTheRun is the store's own limit for waits without a deadline: those of watchers, and for the next step. What they wait for
+// comes when the run ends at the latest, and every phase of a run has its own deadline.
+const waitAsLongAsTheRun = 30 * 24 * time.Hour
+
 // errInterrupted ends a sweep that was asked to stop.
 var errInterrupted = errors.New("interrupted")
 
@@ -72,7 +76,7 @@ func (s *Sweep) once(ctx context.Context, out *result.Run, number int) error {
 	var err error
 	o.server, err = bootstrap.Listen(s.Listen, bootstrap.Config{
 		World: s.Plan.World, Token: s.Token, Hello: bootstrap.Hello{Program: s.Program.Version}, Log: s.Log, OnLost: o.onLost,
-		MaxFrameBytes: 256 << 20,
+		MaxFrameBytes: 256 << 20, WaitTimeout: waitAsLongAsTheRun,
 	})
 	if err != nil {
 		return &Failure{Kind: FailInternal, Rank: -1, Phase: "start", Text: err.Error()}
@@ -90,6 +94,11 @@ func (s *Sweep) once(ctx context.Context, out *result.Run, number int) error {
 		go o.watchExits()
 	}
 	go o.judge(ctx)
+	go func() {
+		if _, err := o.server.Get(ctx, keyStop); err == nil {
+			o.asked.Store(true)
+		}
+	}()
 	err = o.drive(ctx)
 	var f *Failure
 	if cause := context.Cause(ctx); errors.As(cause, &f) {
@@ -122,6 +131,7 @@ type oneRun struct {
 	reports []deviceReport // by rank
 	phase   phase          // what the ranks are doing, for failures that come from outside
 	plan    Plan
+	asked   atomic.Bool // a worker passes on a wish to stop
 }
 
 // phase is text that several goroutines see.
@@ -341,7 +351,7 @@ func (o *oneRun) stopped() bool {
 	case <-o.s.Stop:
 		return true
 	default:
-		return false
+		return o.asked.Load()
 	}
 }
 

@@ -26,6 +26,7 @@ type WorkerConfig struct {
 	World       int
 	Program     string // version, must equal the coordinator's
 	JoinTimeout time.Duration
+	Stop        <-chan struct{} // closed: ask the coordinator to end the run after the present size; nil: never
 	ParentGone  <-chan struct{} // closed when the launching process is gone; nil: none
 }
 
@@ -38,7 +39,7 @@ const graceful = 2 * time.Second
 func RunWorker(ctx context.Context, cfg WorkerConfig) error {
 	dial, cancel := context.WithTimeout(ctx, cfg.JoinTimeout)
 	store, err := bootstrap.Dial(dial, cfg.Addr, bootstrap.Config{
-		Token: cfg.Token, World: cfg.World, Hello: bootstrap.Hello{Ranks: cfg.Ranks, Program: cfg.Program},
+		Token: cfg.Token, World: cfg.World, WaitTimeout: waitAsLongAsTheRun, Hello: bootstrap.Hello{Ranks: cfg.Ranks, Program: cfg.Program},
 	})
 	cancel()
 	if err != nil {
@@ -49,14 +50,15 @@ func RunWorker(ctx context.Context, cfg WorkerConfig) error {
 	defer stop(nil)
 	finished := make(chan error, 1)
 	go func() { finished <- w.run(ctx) }()
+	go w.askStop(ctx)
 	select {
 	case err = <-finished:
 	case <-store.Done():
 		err = w.end(stop, finished, store.Err())
 	case <-cfg.ParentGone:
-		err = w.end(stop, finished, errors.New("the launching process is gone"))
+		err = w.leave(stop, finished, errors.New("the launching process is gone"))
 	case <-ctx.Done():
-		err = w.end(stop, finished, context.Cause(ctx))
+		err = w.leave(stop, finished, context.Cause(ctx))
 	}
 	return errors.Join(err, store.Close())
 }
@@ -72,13 +74,34 @@ type worker struct {
 	ended   bool
 }
 
+// leave is end for a reason that the coordinator does not know yet.
+func (w *worker) leave(stop context.CancelCauseFunc, finished <-chan error, cause error) error {
+	tell, cancel := context.WithTimeout(context.Background(), graceful/2)
+	defer cancel()
+	f := &Failure{Kind: FailDied, Rank: w.cfg.Ranks[0], Host: w.host(), Text: "left the job: " + cause.Error(), Process: w.cfg.Ranks}
+	err := w.store.Set(tell, keyAlarm(w.cfg.Ranks[0]), encode(f))
+	return errors.Join(w.end(stop, finished, cause), err)
+}
+
+// askStop passes a wish to stop on to the coordinator, which ends the run in good order for all.
+func (w *worker) askStop(ctx context.Context) {
+	select {
+	case <-w.cfg.Stop:
+		_ = w.store.Set(ctx, keyStop, nil) // a store that is gone ends the worker anyway
+	case <-ctx.Done():
+	}
+}
+
 // end stops the worker from outside: series leave their loops, communicators are aborted, and what still hangs is left behind.
 func (w *worker) end(stop context.CancelCauseFunc, finished <-chan error, cause error) error {
 	w.flag.Set()
 	stop(cause)
 	go w.abortComms()
 	select {
-	case <-finished:
+	case err := <-finished:
+		if err == nil {
+			return nil // it had said goodbye already; the coordinator closes the store on that
+		}
 	case <-time.After(graceful):
 	}
 	return cause
@@ -453,12 +476,15 @@ func (w *worker) step(ctx context.Context, k int, st step, msg stepMsg) error {
 			rows, err = d.measure(t)
 			return err
 		})
+		if err != nil {
+			return err // and the thread may still be at it: rows are its own
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		for i, r := range rows {
 			parts[d.lanes[i].rank] = encode(r)
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return err

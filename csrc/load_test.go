@@ -35,6 +35,8 @@ func isolated(t *testing.T, setup func(dir string) []string) bool {
 	for _, v := range []string{"PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES"} {
 		env = append(env, v+"=")
 	}
+	// The race detector would sleep a second at the end of each process.
+	env = append(env, "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	env = append(env, setup(dir)...)
 	parts := strings.Split(t.Name(), "/")
 	for i, p := range parts {

@@ -144,10 +144,17 @@ static int enqueue_one(cp_series *s, int64_t i) {
     return CP_SERIES_OK;
   }
   uint64_t shift = s->rot_stride * ((uint64_t)i % s->rot_slots);
+  int open = 0; // groups
   for (int k = 0; k < s->nsteps; k++) {
     const cp_step *t = &s->steps[k];
     int code = call_step(t, &s->lanes[t->lane], shift);
-    if (code == CP_NCCL_SUCCESS || code == CP_NCCL_IN_PROGRESS) continue; // in progress: the non-blocking mode's state, not an error
+    if (t->kind == CP_STEP_GROUP_END) open--;
+    if (code == CP_NCCL_SUCCESS || code == CP_NCCL_IN_PROGRESS) { // in progress: the non-blocking mode's state, not an error
+      if (t->kind == CP_STEP_GROUP_START) open++;
+      continue;
+    }
+    // Group state is the thread's: in a group left open nothing that this thread queues later starts, nor would an abort.
+    for (; open > 0; open--) cp_ncclGroupEnd();
     return fail(s, CP_SERIES_CALL, code, t->lane);
   }
   return CP_SERIES_OK;
@@ -185,17 +192,18 @@ static int lane_done(cp_series *s, int l) {
 }
 
 // Spins on all lanes in turn, as nccl-tests does, so that both programs see an operation's end equally early.
+// All, because one that waits for ever may be waiting for another whose communicator has failed.
 static int complete(cp_series *s) {
   int next = 0; // lanes before it are done
-  while (next < s->nlanes) {
-    int got = lane_done(s, next);
+  for (int l = 0; next < s->nlanes; l = l + 1 < s->nlanes ? l + 1 : next) {
+    int got = lane_done(s, l);
     if (got < 0) return s->status;
     if (got) {
-      next++;
+      if (l == next) next++;
       continue;
     }
     int stop = must_stop(s->abort, s->deadline_ns);
-    if (stop) return fail(s, stop, 0, next);
+    if (stop) return fail(s, stop, 0, l);
     sched_yield();
   }
   return CP_SERIES_OK;

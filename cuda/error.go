@@ -38,6 +38,9 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
+	if e.Name == "" {
+		return fmt.Sprintf("%s: CUDA error %d", e.Func, int(e.Code))
+	}
 	return fmt.Sprintf("%s: %s (%d: %s)", e.Func, e.Name, int(e.Code), e.Text)
 }
 

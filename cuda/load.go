@@ -25,7 +25,9 @@ type Options struct {
 // NoDeviceError says that there is no GPU this process can use. The host engine still works.
 type NoDeviceError struct{ Reason string }
 
-func (e *NoDeviceError) Error() string { return "no CUDA device: " + e.Reason }
+func (e *NoDeviceError) Error() string {
+	return "no CUDA device: " + e.Reason + "; --engine host still works"
+}
 
 // provider is what the process uses; written once by Load or UseHost.
 var provider struct {
@@ -56,6 +58,9 @@ func Load(opts Options) error {
 		if errors.Is(err, ErrInsufficientDriver) {
 			return fmt.Errorf("%s is newer than the driver supports", path)
 		}
+		if errors.Is(err, ErrNoDevice) { // another runtime would find none either
+			return nil
+		}
 		count = n
 		return err
 	})
@@ -63,7 +68,7 @@ func Load(opts Options) error {
 		return err
 	}
 	if count == 0 {
-		return &NoDeviceError{"the driver reports 0 devices (CUDA_VISIBLE_DEVICES=" + strconv.Quote(os.Getenv("CUDA_VISIBLE_DEVICES")) + ")"}
+		return &NoDeviceError{"the driver reports 0 devices" + visible()}
 	}
 	provider.host = false
 	provider.libs = []Library{{"cuda driver", drv, driverVersion()}, {"cudart", rt, runtimeVersion()}}
@@ -71,8 +76,20 @@ func Load(opts Options) error {
 }
 
 func noDevice(code int) error {
+	if code == csrc.Missing {
+		return &NoDeviceError{"the NVIDIA driver library has no cuInit"}
+	}
 	name, text := csrc.DriverText(code)
-	return &NoDeviceError{fmt.Sprintf("the NVIDIA driver library is present, but cuInit answers %s (%d: %s); is the kernel module loaded and /dev/nvidia0 visible?", name, code, text)}
+	return &NoDeviceError{fmt.Sprintf("the NVIDIA driver library is present, but cuInit answers %s (%d: %s)%s; is the kernel module loaded and /dev/nvidia0 visible?", name, code, text, visible())}
+}
+
+// visible tells of the variable that hides devices, where it is set.
+func visible() string {
+	v, set := os.LookupEnv("CUDA_VISIBLE_DEVICES")
+	if !set {
+		return ""
+	}
+	return " (CUDA_VISIBLE_DEVICES=" + strconv.Quote(v) + ")"
 }
 
 // UseHost chooses the host engine with the given number of virtual devices (1 to 1024).

@@ -2,8 +2,10 @@ package cuda
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 )
 
 // Thread is an OS thread that is bound to one device. Work that must stay on one thread (a communicator, a capture) runs on it, a phase at a
@@ -11,12 +13,16 @@ import (
 type Thread struct {
 	device int
 	work   chan func()
-	done   chan struct{}
+	close  sync.Once
+	closed chan struct{} // the thread is to end; work is never closed, because others may be sending
+	done   chan struct{} // the thread has ended
 }
+
+var errThreadClosed = errors.New("the thread is closed")
 
 // NewThread starts a thread and makes device its current device.
 func NewThread(device int) (*Thread, error) {
-	t := &Thread{device: device, work: make(chan func()), done: make(chan struct{})}
+	t := &Thread{device: device, work: make(chan func()), closed: make(chan struct{}), done: make(chan struct{})}
 	ready := make(chan error)
 	go t.run(ready)
 	if err := <-ready; err != nil {
@@ -34,8 +40,13 @@ func (t *Thread) run(ready chan<- error) {
 	if err != nil {
 		return
 	}
-	for f := range t.work {
-		f()
+	for {
+		select {
+		case f := <-t.work:
+			f()
+		case <-t.closed:
+			return
+		}
 	}
 }
 
@@ -43,11 +54,13 @@ func (t *Thread) run(ready chan<- error) {
 func (t *Thread) Device() int { return t.device }
 
 // Do runs f on the thread and returns its error. When ctx ends first, Do returns the context's error and f goes on by itself: whatever f uses
-// is then lost to the caller.
+// is then lost to the caller. A thread that was closed runs nothing more; that is an error as well.
 func (t *Thread) Do(ctx context.Context, f func() error) error {
 	result := make(chan error, 1)
 	select {
 	case t.work <- func() { result <- f() }:
+	case <-t.closed:
+		return errThreadClosed
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -59,9 +72,9 @@ func (t *Thread) Do(ctx context.Context, f func() error) error {
 	}
 }
 
-// Close ends the thread after its present phase and waits for that until ctx ends.
+// Close ends the thread after its present phase and waits for that until ctx ends. It may be called again.
 func (t *Thread) Close(ctx context.Context) error {
-	close(t.work)
+	t.close.Do(func() { close(t.closed) })
 	select {
 	case <-t.done:
 		return nil

@@ -147,9 +147,17 @@ func check(fn string, code int) error {
 	case 0:
 		return nil
 	case csrc.Missing:
-		return &csrc.MissingSymbolError{Func: fn, Library: "NCCL", Path: loaded.path, Version: loaded.version.String(), Since: since[fn]}
+		return &csrc.MissingSymbolError{Func: fn, Library: "NCCL", Path: loaded.path, Version: known(loaded.version), Since: since[fn]}
 	}
 	return &Error{fn, Result(code), csrc.NCCLErrorString(code), csrc.NCCLLastError(0)}
+}
+
+// known is the version's text, "" before the library has told it.
+func known(v Version) string {
+	if v == 0 {
+		return ""
+	}
+	return v.String()
 }
 
 // since names the first version of functions that are newer than 2.18.

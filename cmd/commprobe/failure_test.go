@@ -67,6 +67,36 @@ func keptRows(t *testing.T, j *job, run *result.Run, status string, exit, rank i
 	}
 }
 
+// A rank that dies before anything is measured is named as well, in whatever phase it is.
+func TestKilledWhileStarting(t *testing.T) {
+	t.Parallel()
+	sit(t)
+	e, g := engine(t, 3, 1)
+	for _, delay := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
+		j := start(t, nil, longSweep(e, g)...)
+		var victim process
+		if !eventually(patience, func() bool {
+			for _, p := range j.processes() {
+				if p.rank == g-1 {
+					victim = p
+				}
+			}
+			return victim.pid != 0
+		}) {
+			t.Fatal("no process is the last rank")
+		}
+		time.Sleep(delay)
+		kill(t, victim, syscall.SIGKILL)
+		if code := j.exit(t, 30*time.Second); code != 5 {
+			t.Errorf("after %v: exit status %d, want 5", delay, code)
+		}
+		j.nothingLeft(t, 0)
+		if !regexp.MustCompile(fmt.Sprintf(`(?m)^commprobe: rank died: rank %d on .*SIGKILL\)\n\z`, g-1)).MatchString(j.stderr.String()) {
+			t.Errorf("after %v: stderr %q", delay, j.stderr)
+		}
+	}
+}
+
 // One process with all ranks, killed: it is named by its ranks.
 func TestKilledProcessOfAllRanks(t *testing.T) {
 	t.Parallel()
@@ -224,7 +254,7 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
-// barrierFiles are those that jobs leave in shared memory only while they start.
+// The barrier's file has a name only while a job starts, so that a job that is killed leaves none.
 func TestNoFilesInSharedMemory(t *testing.T) {
 	t.Parallel()
 	sit(t)
@@ -295,7 +325,7 @@ func TestStoreUnderAttack(t *testing.T) {
 	}
 }
 
-// strangers try to be ranks of the job: one without its token, one with the right words in the wrong order.
+// strangers try to be ranks of the job, without its token.
 func strangers(t *testing.T, addr string, world int) {
 	t.Helper()
 	token, err := bootstrap.NewToken()
@@ -422,6 +452,51 @@ func TestTorchrunKilledRank(t *testing.T) {
 			}
 		})
 	}
+}
+
+// torchrun passes a signal on to all ranks, as a terminal does. That is one interrupt, not the death of rank 1.
+func TestTorchrunInterrupt(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(sig.String(), func(t *testing.T) {
+			sit(t)
+			e, _ := engine(t, 2, 2)
+			port := freePort(t)
+			args := longSweep(e, 2)
+			jobs := []*job{start(t, torchrun(t, 0, 2, port), args...), start(t, torchrun(t, 1, 2, port), args...)}
+			jobs[0].sees(t, jobs[0].stdout, rowPattern, patience)
+			for _, j := range []*job{jobs[1], jobs[0]} {
+				kill(t, process{pid: j.cmd.Process.Pid}, sig)
+			}
+			if code := jobs[0].exit(t, 30*time.Second); code != 130 {
+				t.Errorf("rank 0: exit status %d, want 130", code)
+			}
+			jobs[1].exit(t, 10*time.Second)
+			has(t, jobs[0].stdout.String(), "# error: interrupted (exit status 130)")
+		})
+	}
+}
+
+// A reader of the table that goes away, as head does, takes the job with it.
+func TestBrokenPipe(t *testing.T) {
+	t.Parallel()
+	sit(t)
+	e, g := engine(t, 2, 1)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := startTo(t, w, nil, longSweep(e, g)...)
+	w.Close()
+	var first [1]byte
+	if _, err := r.Read(first[:]); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	if code := j.exit(t, patience); code == 0 {
+		t.Error("exit status 0")
+	}
+	j.nothingLeft(t, 6*time.Second)
 }
 
 // Rank 1 that never comes is named.

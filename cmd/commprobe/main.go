@@ -44,6 +44,11 @@ func usage(format string, args ...any) error {
 // run is the whole program but for the process: args with the program's name first, and where output goes. It returns the exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	app := newApp(stdout, stderr)
+	for _, c := range app.Commands {
+		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
+			return usage("%s: %w; commprobe %s --help lists the flags", c.Name, err, c.Name)
+		}
+	}
 	err := app.RunContext(context.Background(), permute(app, args))
 	if err == nil {
 		return bench.ExitOK

@@ -131,11 +131,18 @@ var foreign = regexp.MustCompile(`^(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|
 
 func jobEnv(name string, env []string) []string {
 	out := slices.DeleteFunc(os.Environ(), foreign.MatchString)
-	return append(append(out, actAs+"=commprobe", marker+"="+name), env...)
+	// The race detector would sleep a second at every process's end.
+	return append(append(out, actAs+"=commprobe", marker+"="+name, "GORACE=atexit_sleep_ms=20"), env...)
 }
 
 // start starts commprobe. Whatever of it is left at the end of the test is killed.
 func start(t *testing.T, env []string, args ...string) *job {
+	t.Helper()
+	return startTo(t, nil, env, args...)
+}
+
+// startTo is start with a stdout of the test's own, if it is not nil.
+func startTo(t *testing.T, stdout *os.File, env []string, args ...string) *job {
 	t.Helper()
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -147,6 +154,9 @@ func start(t *testing.T, env []string, args ...string) *job {
 	j.cmd = exec.Command(self, args...)
 	j.cmd.Env = jobEnv(j.name, env)
 	j.cmd.Stdout, j.cmd.Stderr = j.stdout, j.stderr
+	if stdout != nil {
+		j.cmd.Stdout = stdout
+	}
 	j.cmd.WaitDelay = 5 * time.Second // for a process left behind that holds the pipes
 	if err := j.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -160,6 +170,9 @@ func start(t *testing.T, env []string, args ...string) *job {
 			_ = syscall.Kill(p.pid, syscall.SIGKILL)
 		}
 		<-j.done
+		if strings.Contains(j.stderr.String(), "WARNING: DATA RACE") { // an exit status other than 0 hides it
+			t.Error("the race detector has found something")
+		}
 		if t.Failed() {
 			t.Logf("commprobe %s\nstdout:\n%s\nstderr:\n%s", strings.Join(args, " "), j.stdout, j.stderr)
 		}
@@ -321,9 +334,9 @@ func ok(t *testing.T, env []string, args ...string) finished {
 
 // tableRow is a row of nccl-tests' table, taken apart at nccl-tests' columns.
 type tableRow struct {
-	bytes, count  int64
-	dtype, op     string
-	root          int
+	bytes, count int64
+	dtype, op    string
+	root         int
 	time         [2]float64 // out-of-place, in-place
 	algbw, busbw [2]float64
 	wrong        [2]string

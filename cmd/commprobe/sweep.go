@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -129,13 +130,22 @@ func (s *sweepRun) checkOutputs() error {
 	if documents > 1 || documents == 1 && slices.Contains(s.plots, "-") {
 		return usage("only one of --json, --csv and --plot can go to stdout")
 	}
-	for _, p := range append([]string{s.json, s.csv}, s.plots...) {
+	files := map[string]string{} // path to flag
+	for i, p := range append([]string{s.json, s.csv}, s.plots...) {
 		if p == "" || p == "-" {
 			continue
 		}
-		if err := report.CheckOutput(p, s.opts); err != nil {
-			return usage("%w (--force)", err)
+		flag := []string{"--json", "--csv", "--plot"}[min(i, 2)]
+		switch err := report.CheckOutput(p, s.opts); {
+		case errors.Is(err, report.ErrExists):
+			return usage("%s: %w (--force)", flag, err)
+		case err != nil:
+			return usage("%s: %w", flag, err)
 		}
+		if other, twice := files[filepath.Clean(p)]; twice && !strings.HasPrefix(p, "/dev/") {
+			return usage("%s and %s both write %s: choose two names", other, flag, p)
+		}
+		files[filepath.Clean(p)] = flag
 	}
 	for _, p := range s.plots {
 		if p == "-" {
@@ -420,9 +430,12 @@ func (s *sweepRun) joinOnly() error {
 	if err != nil {
 		return &exitError{bench.ExitInternal, err}
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	return workerStatus(bench.RunWorker(ctx, s.placed(token)))
+	// A launcher or a terminal that signals all ranks means one interrupt, which rank 0 acts on for all.
+	ctx, stop, cancel := interrupts(s)
+	defer cancel()
+	cfg := s.placed(token)
+	cfg.Stop = stop
+	return workerStatus(bench.RunWorker(ctx, cfg))
 }
 
 func (s *sweepRun) hooks(sw *bench.Sweep) {

@@ -362,7 +362,7 @@ func TestSweepIterations(t *testing.T) {
 				if n := r.OutOfPlace.Iters; exact && n != 7 || n < 7 || n > 140 {
 					t.Errorf("%d bytes: %d iterations", r.Bytes, n)
 				}
-				if n := r.OutOfPlace.Iter.N; exact && n != 7 {
+				if n := r.OutOfPlace.Iter.N; n < 5 || n > 100 {
 					t.Errorf("%d bytes: %d iterations with events", r.Bytes, n)
 				}
 			}

@@ -85,6 +85,8 @@ func TestSameFileTwice(t *testing.T) {
 	if f.code != 2 || f.stdout != "" {
 		t.Errorf("exit status %d, %d bytes on stdout; want 2 before anything is measured: %s", f.code, len(f.stdout), f.stderr)
 	}
+	has(t, f.stderr, "--json and --csv both write "+path)
+	ok(t, nil, "sweep", "--engine", "host", "-g", "1", "-b", "8", "-e", "8", "--json", os.DevNull, "--csv", os.DevNull)
 }
 
 func TestNativeWithoutGPU(t *testing.T) {

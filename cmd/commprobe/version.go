@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -23,6 +24,9 @@ func versionCommand() *cli.Command {
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
 				return usage("version takes no arguments")
+			}
+			if e := text(c, "engine"); !slices.Contains([]string{"auto", "native", "host"}, e) {
+				return usage("--engine %q: use auto, native or host", e)
 			}
 			return printVersion(c.App.Writer, text(c, "engine"), text(c, "cudart-lib"), text(c, "nccl-lib"))
 		},

@@ -22,10 +22,10 @@ int cudaDeviceGetPCIBusId(char *id, int len, int device) {
   return fake_call(__func__, "%s", "");
 }
 
-// FAKE_BUSY is a stream whose work never ends.
+// FAKE_BUSY is a stream whose work never ends, -1 means all.
 int cudaStreamQuery(cp_stream s) {
-  int code = fake_call(__func__, "%s", "");
-  return code == 0 && s != NULL && (int)(size_t)s == fake_env("FAKE_BUSY", 0) ? 600 : code;
+  int code = fake_call(__func__, "%s", ""), busy = fake_env("FAKE_BUSY", 0);
+  return code == 0 && (busy == -1 || (s != NULL && busy == (int)(size_t)s)) ? 600 : code;
 }
 
 const char *cudaGetErrorName(int code) {

@@ -57,8 +57,47 @@ int ncclCommAbort(cp_comm comm) {
   return fake_call(__func__, "%d", (int)(size_t)comm);
 }
 
+// The log shows what a call was given, in the order of its parameters.
+#define N(x) ((size_t)(x))
+
 int ncclAllReduce(const void *send, void *recv, size_t count, int dtype, int op, cp_comm comm, cp_stream s) {
-  return fake_call(__func__, "%zu %zu %zu %d %d %zu %zu", (size_t)send, (size_t)recv, count, dtype, op, (size_t)comm, (size_t)s);
+  return fake_call(__func__, "%zu %zu %zu %d %d %zu %zu", N(send), N(recv), count, dtype, op, N(comm), N(s));
+}
+
+int ncclBroadcast(const void *send, void *recv, size_t count, int dtype, int root, cp_comm comm, cp_stream s) {
+  return fake_call(__func__, "%zu %zu %zu %d %d %zu %zu", N(send), N(recv), count, dtype, root, N(comm), N(s));
+}
+
+int ncclReduce(const void *send, void *recv, size_t count, int dtype, int op, int root, cp_comm comm, cp_stream s) {
+  return fake_call(__func__, "%zu %zu %zu %d %d %d %zu %zu", N(send), N(recv), count, dtype, op, root, N(comm), N(s));
+}
+
+int ncclAllGather(const void *send, void *recv, size_t count, int dtype, cp_comm comm, cp_stream s) {
+  return fake_call(__func__, "%zu %zu %zu %d %zu %zu", N(send), N(recv), count, dtype, N(comm), N(s));
+}
+
+int ncclReduceScatter(const void *send, void *recv, size_t count, int dtype, int op, cp_comm comm, cp_stream s) {
+  return fake_call(__func__, "%zu %zu %zu %d %d %zu %zu", N(send), N(recv), count, dtype, op, N(comm), N(s));
+}
+
+int ncclSend(const void *send, size_t count, int dtype, int peer, cp_comm comm, cp_stream s) {
+  return fake_call(__func__, "%zu %zu %d %d %zu %zu", N(send), count, dtype, peer, N(comm), N(s));
+}
+
+int ncclRecv(void *recv, size_t count, int dtype, int peer, cp_comm comm, cp_stream s) {
+  return fake_call(__func__, "%zu %zu %d %d %zu %zu", N(recv), count, dtype, peer, N(comm), N(s));
+}
+
+int ncclAlltoAll(const void *send, void *recv, size_t count, int dtype, cp_comm comm, cp_stream s) {
+  return fake_call(__func__, "%zu %zu %zu %d %zu %zu", N(send), N(recv), count, dtype, N(comm), N(s));
+}
+
+int ncclGather(const void *send, void *recv, size_t count, int dtype, int root, cp_comm comm, cp_stream s) {
+  return fake_call(__func__, "%zu %zu %zu %d %d %zu %zu", N(send), N(recv), count, dtype, root, N(comm), N(s));
+}
+
+int ncclScatter(const void *send, void *recv, size_t count, int dtype, int root, cp_comm comm, cp_stream s) {
+  return fake_call(__func__, "%zu %zu %zu %d %d %zu %zu", N(send), N(recv), count, dtype, root, N(comm), N(s));
 }
 
 const char *ncclGetErrorString(int code) {
