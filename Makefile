@@ -53,7 +53,7 @@ generate: need
 ## gpu-test   test binaries in bin/gpu; runs them if this machine has a GPU
 gpu-test: build
 	@rm -rf bin/gpu && mkdir -p bin/gpu
-	$(GO) test -c -vet=off -o bin/gpu/ $(GPU_PKG:%=./%)
+	$(GO) test -c -vet=off -ldflags "-s -w" -o bin/gpu/ $(GPU_PKG:%=./%)
 	@if [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; then scripts/gpu-test.sh; else \
 		echo "No GPU here. On a machine that has one (Go is not needed): bring this tree with bin/, then scripts/gpu-test.sh"; fi
 

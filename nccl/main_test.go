@@ -144,15 +144,18 @@ func fake(t *testing.T, path, lib string, flags ...string) {
 	write(t, path, fakes.built[key])
 }
 
+const sources = "../csrc/testdata/fake/"
+
 func buildFake(t *testing.T, lib string, flags []string) string {
 	t.Helper()
-	if _, err := exec.LookPath("gcc"); err != nil {
-		if os.Getenv("REQUIRE_GPU") != "" {
-			t.Skip("stand-ins for libraries are tested where there is a compiler: ", err)
-		}
-		t.Fatal(err)
+	_, err := exec.LookPath("gcc")
+	if err == nil {
+		_, err = os.Stat(sources)
 	}
-	const sources = "../csrc/testdata/fake/"
+	if err != nil && (native() || os.Getenv("REQUIRE_GPU") != "") {
+		t.Skip("stand-ins for libraries are tested where there are a compiler and the sources: ", err)
+	}
+	ok(t, err)
 	out := filepath.Join(t.TempDir(), "fake.so")
 	args := []string{"-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", out, sources + lib + ".c"}
 	if lib == "nccl" {
