@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -149,12 +150,36 @@ func TestShare(t *testing.T) {
 }
 
 func TestAllowedList(t *testing.T) {
-	list := allowedList()
+	list := cpuList(allowedCPUs())
 	if len(list) != runtime.NumCPU() {
 		t.Errorf("%d processors in %q, the runtime says %d", len(list), allowedCPUs(), runtime.NumCPU())
 	}
 	if !slices.IsSorted(list) || len(slices.Compact(slices.Clone(list))) != len(list) {
 		t.Errorf("%v", list)
+	}
+}
+
+func TestNearCPUs(t *testing.T) {
+	all := cpuList(allowedCPUs())
+	device := "sys/bus/pci/devices/0000:0f:00.0/local_cpulist"
+	first := strconv.Itoa(int(all[0]))
+	for _, c := range []struct {
+		name, content string
+		want          []int32
+	}{
+		{"one of ours", first + ",100000-100003\n", all[:1]},
+		{"none of ours", "100000-100003\n", all},
+		{"no list", "nonsense\n", all},
+		{"empty", "\n", all},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := nearCPUs(tree(t, map[string]string{device: c.content}), "0000:0f:00.0"); !slices.Equal(got, c.want) {
+				t.Errorf("%v, want %v", got, c.want)
+			}
+		})
+	}
+	if got := nearCPUs(t.TempDir(), "0000:0f:00.0"); !slices.Equal(got, all) {
+		t.Errorf("without the device: %v, want %v", got, all)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/commprobe/commprobe/bench/result"
@@ -15,7 +16,8 @@ import (
 // lane is one rank: its device, communicator, stream and buffers. All of it is used on its driver's thread only.
 type lane struct {
 	rank, device int
-	comm         *nccl.Comm
+	comm         atomic.Pointer[nccl.Comm] // set once on the driver's thread, aborted from any
+	pci          string                    // PCI address of the device
 	stream       cuda.Stream
 	send, recv   cuda.DevicePtr
 	bufBytes     int64
@@ -106,7 +108,8 @@ func (d *driver) init(ctx context.Context, id nccl.UniqueID, world int) error {
 		}
 		one := func(l *lane) error {
 			return l.on(func(l *lane) error {
-				l.comm, err = nccl.InitRank(id, world, l.rank, config)
+				c, err := nccl.InitRank(id, world, l.rank, config)
+				l.comm.Store(c)
 				return err
 			})
 		}
@@ -181,7 +184,7 @@ func (l *lane) close() error {
 
 // destroy ends the driver's communicators, one after the other as nccl-tests does.
 func (d *driver) destroy(ctx context.Context) error {
-	return d.each(ctx, func(l *lane) error { return l.comm.Destroy() })
+	return d.each(ctx, func(l *lane) error { return l.comm.Load().Destroy() })
 }
 
 // need makes sure that the lane has n timing events.
@@ -227,7 +230,7 @@ func (d *driver) steps(st step, world int, inPlace bool, shift uint64) []csrc.St
 func (d *driver) series(steps []csrc.Step, iters int) *csrc.Series {
 	s := &csrc.Series{Steps: steps, Iters: iters, Abort: d.flag, Timeout: d.timeout}
 	for _, l := range d.lanes {
-		s.Lanes = append(s.Lanes, csrc.Lane{Comm: l.comm.Handle(), Stream: l.stream.Handle()})
+		s.Lanes = append(s.Lanes, csrc.Lane{Comm: l.comm.Load().Handle(), Stream: l.stream.Handle()})
 	}
 	return s
 }

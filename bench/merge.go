@@ -278,7 +278,7 @@ func outcome(run *result.Run, err error) result.Outcome {
 	default:
 		o = result.Outcome{Status: string(FailInternal), Exit: ExitInternal, Message: err.Error()}
 	}
-	if rank, n := firstFault(run.Rows); rank >= 0 && o.Exit != ExitInterrupted {
+	if rank, n := firstFault(run.Rows); rank >= 0 {
 		text := fmt.Sprintf("wrong data in %d row halves, first seen on rank %d", n, rank)
 		if o.Message != "" {
 			text += "; then " + o.Message

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -160,10 +161,27 @@ func allowedCPUs() string {
 	return ""
 }
 
-// allowedList is allowedCPUs as numbers, empty when it cannot be read.
-func allowedList() []int32 {
+// nearCPUs are the processors that this process may use and that are local to the PCI device, as sysfs below root says; all that it may use
+// when there are none of that kind (a device that has no place, a process bound elsewhere).
+func nearCPUs(root, pci string) []int32 {
+	allowed := cpuList(allowedCPUs())
+	local := cpuList(firstLine(root + "/sys/bus/pci/devices/" + pci + "/local_cpulist"))
+	var near []int32
+	for _, c := range allowed {
+		if slices.Contains(local, c) {
+			near = append(near, c)
+		}
+	}
+	if len(near) == 0 {
+		return allowed
+	}
+	return near
+}
+
+// cpuList reads a list such as "0-3,8", nil when it is none.
+func cpuList(text string) []int32 {
 	var out []int32
-	for _, part := range strings.Split(allowedCPUs(), ",") {
+	for _, part := range strings.Split(text, ",") {
 		lo, hi, isRange := strings.Cut(part, "-")
 		if !isRange {
 			hi = lo

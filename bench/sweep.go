@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -208,20 +209,33 @@ func (o *oneRun) judge(ctx context.Context) {
 		case f := <-o.fails:
 			all = append(all, f)
 			if f.Kind == FailDied {
-				o.cancel(verdict(all, o.s.Plan.World, o.phase.get()))
+				o.cancel(o.verdict(all))
 				return
 			}
 		case <-wait.C:
-			o.cancel(verdict(all, o.s.Plan.World, o.phase.get()))
+			o.cancel(o.verdict(all))
 			return
 		case <-ctx.Done():
 			return
 		}
 		if all[0].Kind == FailDied {
-			o.cancel(verdict(all, o.s.Plan.World, o.phase.get()))
+			o.cancel(o.verdict(all))
 			return
 		}
 	}
+}
+
+// verdict is the failure that ends this run, with the host of the rank that it names.
+func (o *oneRun) verdict(all []*Failure) *Failure {
+	f := verdict(all, o.s.Plan.World, o.phase.get())
+	if f.Host == "" && f.Rank >= 0 {
+		for _, h := range o.server.Members() {
+			if slices.Contains(h.Ranks, f.Rank) {
+				f.Host = h.Host
+			}
+		}
+	}
+	return f
 }
 
 func (o *oneRun) watchAlarm(ctx context.Context, rank int) {
@@ -236,7 +250,8 @@ func (o *oneRun) watchAlarm(ctx context.Context, rank int) {
 	o.fails <- f
 }
 
-// verdict picks the gravest failure. A time-out also says which other ranks report one and which say nothing: those are the suspects.
+// verdict picks the gravest failure. A time-out is blamed on the ranks that say nothing, where there are some: those that report it only
+// waited for them.
 func verdict(all []*Failure, world int, phase string) *Failure {
 	best := *all[0]
 	for _, f := range all[1:] {
@@ -251,13 +266,13 @@ func verdict(all []*Failure, world int, phase string) *Failure {
 		return &best
 	}
 	heard := make(map[int]bool)
-	var same, silent []int
+	var waiting, silent []int
 	for _, f := range all {
 		for _, r := range append([]int{f.Rank}, f.Process...) {
+			if !heard[r] && f.Kind == FailTimeout {
+				waiting = append(waiting, r)
+			}
 			heard[r] = true
-		}
-		if f.Kind == FailTimeout && f.Rank != best.Rank {
-			same = append(same, f.Rank)
 		}
 	}
 	for r := range world {
@@ -265,11 +280,15 @@ func verdict(all []*Failure, world int, phase string) *Failure {
 			silent = append(silent, r)
 		}
 	}
-	if len(same) > 0 {
-		best.Text += "; so do ranks " + bootstrap.FormatRanks(same)
-	}
-	if len(silent) > 0 {
-		best.Text += "; no word from ranks " + bootstrap.FormatRanks(silent)
+	switch {
+	case len(silent) > 0:
+		best.Text = fmt.Sprintf("no word from %s; reported by %s: %s", bootstrap.NameRanks(silent), bootstrap.NameRanks(waiting), best.Text)
+		best.Rank, best.Host = silent[0], ""
+		if len(silent) > 1 {
+			best.Rank = -1
+		}
+	case len(waiting) > 1:
+		best.Text = fmt.Sprintf("%s; reported by %s", best.Text, bootstrap.NameRanks(waiting))
 	}
 	return &best
 }

@@ -116,8 +116,8 @@ func (w *worker) abortComms() {
 	w.ended = true
 	for _, d := range w.drivers {
 		for _, l := range d.lanes {
-			if l.comm != nil && l.comm.Handle() != 0 {
-				go func() { _ = l.comm.Abort() }() // the process ends anyway; a hanging abort must not hold the others up
+			if c := l.comm.Load(); c != nil && c.Handle() != 0 {
+				go func() { _ = c.Abort() }() // the process ends anyway; a hanging abort must not hold the others up
 			}
 		}
 	}
@@ -229,9 +229,13 @@ func (w *worker) devices(ctx context.Context) error {
 			}
 		}
 	}
-	if w.drivers, err = newDrivers(w.plan.Placement, w.cfg.Ranks, w.cfg.Devices, w.flag, w.plan.Timeout); err != nil {
+	drivers, err := newDrivers(w.plan.Placement, w.cfg.Ranks, w.cfg.Devices, w.flag, w.plan.Timeout)
+	if err != nil {
 		return err
 	}
+	w.mu.Lock()
+	w.drivers = drivers
+	w.mu.Unlock()
 	host := HostFacts("")
 	parts := make(map[int][]byte)
 	for _, d := range w.drivers {
@@ -255,6 +259,7 @@ func describe(l *lane, host result.Host) (deviceReport, error) {
 	if err != nil {
 		return deviceReport{}, err
 	}
+	l.pci = p.PCIBusID
 	if p.ComputeMode == 2 {
 		return deviceReport{}, fmt.Errorf("device %d is in compute mode PROHIBITED (nvidia-smi -c 0 allows use again)", l.device)
 	}
@@ -352,13 +357,16 @@ func worst(errs []error) error {
 func (w *worker) uniqueID(ctx context.Context) (nccl.UniqueID, error) {
 	var id nccl.UniqueID
 	if slices.Contains(w.cfg.Ranks, 0) {
-		err := w.drivers[0].thread.Do(ctx, func() (err error) {
-			id, err = nccl.NewUniqueID()
+		made := make(chan nccl.UniqueID, 1)
+		err := w.drivers[0].thread.Do(ctx, func() error {
+			id, err := nccl.NewUniqueID()
+			made <- id
 			return err
 		})
 		if err != nil {
 			return id, err
 		}
+		id = <-made
 		return id, w.store.Set(ctx, keyID, id[:])
 	}
 	raw, err := w.store.Get(ctx, keyID)
@@ -385,7 +393,7 @@ func (w *worker) makeBarrier(ctx context.Context, final finalMsg) error {
 	if w.plan.QuietCores {
 		for i, d := range w.drivers {
 			local := w.cfg.Devices[0] + i // devices of one host's ranks differ, and so do these
-			d.quiet = &quiet{cpus: share(allowedList(), local%parties, parties)}
+			d.quiet = &quiet{cpus: share(nearCPUs("", d.lanes[0].pci), local%parties, parties)}
 		}
 	}
 	if parties == len(w.drivers) {
@@ -440,6 +448,12 @@ func (w *worker) loop(ctx context.Context) error {
 	steps, err := w.plan.steps()
 	if err != nil {
 		return err
+	}
+	if w.plan.Engine == "native" { // CPU ranks may outnumber the processors
+		for _, d := range w.drivers {
+			d.thread.StayAwake(true)
+			defer d.thread.StayAwake(false)
+		}
 	}
 	for k := 0; ; k++ {
 		raw, err := w.store.Get(ctx, keyStep(k))

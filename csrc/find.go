@@ -3,10 +3,12 @@ package csrc
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sort"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -144,6 +146,28 @@ func (s Search) candidates() []string {
 	return out
 }
 
+// newestFirst sorts paths that differ in version numbers: python3.12 before python3.9, cuda-13.0 before cuda-9.2.
+func newestFirst(paths []string) {
+	slices.SortFunc(paths, func(a, b string) int {
+		if c := slices.Compare(numbersIn(b), numbersIn(a)); c != 0 {
+			return c
+		}
+		return strings.Compare(b, a)
+	})
+}
+
+func numbersIn(s string) []int {
+	var out []int
+	for _, digits := range strings.FieldsFunc(s, func(r rune) bool { return r < '0' || r > '9' }) {
+		n, err := strconv.Atoi(digits)
+		if err != nil {
+			n = math.MaxInt // longer than any version
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
 func cudaDirs() []string {
 	var roots []string
 	for _, v := range []string{"CUDA_HOME", "CUDA_PATH"} {
@@ -152,7 +176,7 @@ func cudaDirs() []string {
 		}
 	}
 	found, _ := filepath.Glob("/usr/local/cuda*") // the pattern is constant: no error
-	sort.Sort(sort.Reverse(sort.StringSlice(found)))
+	newestFirst(found)
 	roots = append(roots, found...)
 	var out []string
 	for _, r := range roots {
@@ -187,7 +211,7 @@ func pythonDirs(sub []string) []string {
 			if err != nil {
 				continue // the root holds pattern characters: it cannot be searched this way
 			}
-			sort.Sort(sort.Reverse(sort.StringSlice(found)))
+			newestFirst(found)
 			for _, f := range found {
 				for _, s := range sub {
 					if d := filepath.Join(f, s); !seen[d] {

@@ -73,6 +73,10 @@ static inline void relax(void) {
 #endif
 }
 
+void cp_spin(int64_t ns) {
+  for (int64_t end = cp_now_ns() + ns; cp_now_ns() < end;) relax();
+}
+
 int cp_barrier_wait(cp_barrier *b, int parties, int32_t *abort, int64_t deadline_ns) {
   uint32_t generation = __atomic_load_n(&b->generation, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&b->broken, __ATOMIC_SEQ_CST)) return CP_SERIES_BARRIER;

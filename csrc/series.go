@@ -214,6 +214,9 @@ func QuietCore(cpus []int32, start, tries int, best *float64) float64 {
 	return float64(C.cp_quiet_core((*C.int32_t)(unsafe.Pointer(unsafe.SliceData(cpus))), C.int(len(cpus)), C.int(start), C.int(tries), (*C.double)(unsafe.Pointer(best))))
 }
 
+// Spin keeps the calling thread's processor busy for d, outside Go's scheduler.
+func Spin(d time.Duration) { C.cp_spin(C.int64_t(d)) }
+
 // Flag is an abort flag in C memory that running series look at. Any goroutine may set it.
 type Flag struct{ p *C.int32_t }
 

@@ -119,6 +119,9 @@ double cp_issue_rate(void);
 // them from start on; the last one tried is kept if none is. Answers the rate there. The thread stays bound to that processor.
 double cp_quiet_core(const int32_t *cpus, int n, int start, int tries, double *best);
 
+// Keeps the calling thread's processor busy for ns nanoseconds.
+void cp_spin(int64_t ns);
+
 void cp_flag_set(int32_t *flag);
 int cp_flag_get(int32_t *flag);
 

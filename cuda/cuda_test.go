@@ -14,6 +14,7 @@ import (
 
 	"github.com/commprobe/commprobe/csrc"
 	"github.com/commprobe/commprobe/cuda"
+	"syscall"
 )
 
 func TestProperties(t *testing.T) {
@@ -438,9 +439,15 @@ func TestThread(t *testing.T) {
 	_, err := cuda.NewThread(1000)
 	is(t, err, cuda.ErrInvalidDevice)
 	wantText(t, err, "device 1000: ")
+	for _, awake := range []bool{false, true} {
+		t.Run(fmt.Sprintf("awake %t", awake), func(t *testing.T) { phases(t, awake) })
+	}
+}
 
+func phases(t *testing.T, awake bool) {
 	th, err := cuda.NewThread(0)
 	ok(t, err)
+	th.StayAwake(awake)
 	if th.Device() != 0 {
 		t.Errorf("device %d", th.Device())
 	}
@@ -464,6 +471,31 @@ func TestThread(t *testing.T) {
 		return nil
 	}))
 	ok(t, th.Close(soon(t)))
+}
+
+// TestStayAwake: a thread that stays awake does not give its processor up between phases.
+func TestStayAwake(t *testing.T) {
+	devices(t, 1)
+	sleeps := func(awake bool) int64 {
+		th, err := cuda.NewThread(0)
+		ok(t, err)
+		th.StayAwake(awake)
+		var before, after syscall.Rusage
+		usage := func(u *syscall.Rusage) func() error {
+			return func() error { return syscall.Getrusage(1 /* RUSAGE_THREAD */, u) }
+		}
+		ok(t, th.Do(soon(t), usage(&before)))
+		for range 50 {
+			time.Sleep(time.Millisecond)
+			ok(t, th.Do(soon(t), func() error { return nil }))
+		}
+		ok(t, th.Do(soon(t), usage(&after)))
+		ok(t, th.Close(soon(t)))
+		return after.Nvcsw - before.Nvcsw
+	}
+	if asleep, awake := sleeps(false), sleeps(true); asleep < 40 || awake > asleep/2 {
+		t.Errorf("%d voluntary context switches when it may sleep, %d when it stays awake", asleep, awake)
+	}
 }
 
 // ending is a context that soon ends with cause.

@@ -6,12 +6,17 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/commprobe/commprobe/csrc"
 )
 
 // Thread is an OS thread that is bound to one device. Work that must stay on one thread (a communicator, a capture) runs on it, a phase at a
 // time. A call that never returns keeps the thread; Do then ends by its context and the thread is lost with everything it holds.
 type Thread struct {
 	device int
+	awake  atomic.Bool
 	work   chan func()
 	close  sync.Once
 	closed chan struct{} // the thread is to end; work is never closed, because others may be sending
@@ -40,15 +45,38 @@ func (t *Thread) run(ready chan<- error) {
 	if err != nil {
 		return
 	}
-	for {
+	for t.next() {
+	}
+}
+
+// awakeStep is how long a thread that stays awake spins between two looks for work: the delay that this adds to a phase's start at most.
+const awakeStep = 20 * time.Microsecond
+
+// next waits for one phase and runs it; false: the thread is to end.
+func (t *Thread) next() bool {
+	for t.awake.Load() {
 		select {
 		case f := <-t.work:
 			f()
+			return true
 		case <-t.closed:
-			return
+			return false
+		default:
+			csrc.Spin(awakeStep)
 		}
 	}
+	select {
+	case f := <-t.work:
+		f()
+		return true
+	case <-t.closed:
+		return false
+	}
 }
+
+// StayAwake makes the thread spin between phases instead of sleeping, from the end of its next phase on. A thread that sleeps gives up its place: the system (and below it a
+// hypervisor) may wake it elsewhere, beside a busy hardware thread, and what is timed then differs from phase to phase.
+func (t *Thread) StayAwake(on bool) { t.awake.Store(on) }
 
 // Device is the thread's device.
 func (t *Thread) Device() int { return t.device }

@@ -170,9 +170,11 @@ func (s *sweepRun) makePlan(c *cli.Context) error {
 	p.Types, p.Ops = typesAndOps(c.String("type"), c.String("op"))
 	p.CUDARTPath, p.NCCLPath = text(c, "cudart-lib"), text(c, "nccl-lib")
 	p.Iters, p.ItersExact, p.Warmup, p.Check = c.Int("iters"), c.Bool("iters-exact"), c.Int("warmup"), c.Int("check")
-	if t := c.Float64("timeout"); t > 0 && t < 1e8 {
-		p.Timeout = time.Duration(t * float64(time.Second))
+	t := c.Float64("timeout")
+	if !(t > 0 && t < 1e8) {
+		return usage("-T %g: the time-out must be more than 0 and less than 1e8 seconds; a wait without an end is what this tool is there to avoid", t)
 	}
+	p.Timeout = time.Duration(t * float64(time.Second))
 	p.QuietCores = c.Bool("quiet-cores")
 	if p.Placement, err = bench.ParsePlacement(c.String("placement")); err != nil {
 		return usage("--placement: %w", err)
@@ -214,7 +216,18 @@ func collectives(args []string) ([]string, error) {
 			return nil, fmt.Errorf("unknown collective %q: use %s or all", a, strings.Join(bench.CollectiveNames(), ", "))
 		}
 	}
-	return args, nil
+	return once(args), nil
+}
+
+// once is the list without repeats, in its order.
+func once(list []string) []string {
+	var out []string
+	for _, s := range list {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 func typesAndOps(types, ops string) (t, o []string) {
@@ -232,7 +245,7 @@ func typesAndOps(types, ops string) (t, o []string) {
 	} else {
 		o = strings.Split(ops, ",")
 	}
-	return t, o
+	return once(t), once(o)
 }
 
 // chooseEngine settles what the ranks will use and returns how many devices this host has for them; 0 means as many as wanted.

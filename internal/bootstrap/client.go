@@ -68,7 +68,7 @@ func Dial(ctx context.Context, addr string, cfg Config) (*Client, error) {
 			return c, nil
 		}
 		if isFinal(err) {
-			return nil, fmt.Errorf("%s: join store at %s: %w", nameRanks(cfg.Hello.Ranks), addr, err)
+			return nil, fmt.Errorf("%s: join store at %s: %w", NameRanks(cfg.Hello.Ranks), addr, err)
 		}
 		if ctx.Err() == nil || attempt == 1 {
 			last = err // an attempt that ctx cut short says less than the one before
@@ -79,7 +79,7 @@ func Dial(ctx context.Context, addr string, cfg Config) (*Client, error) {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, fmt.Errorf("%s: %w", nameRanks(cfg.Hello.Ranks), &DialError{
+			return nil, fmt.Errorf("%s: %w", NameRanks(cfg.Hello.Ranks), &DialError{
 				Addr: addr, Attempts: attempt, Waited: time.Since(start), Last: last, Ctx: ctx.Err(),
 			})
 		}
@@ -403,7 +403,7 @@ func (c *Client) wrap(op, key string, err error) error {
 	if err == nil || errors.As(err, &aborted) {
 		return err
 	}
-	return fmt.Errorf("%s on %s: %s %q: %w", nameRanks(c.hello.Ranks), c.hello.Host, op, key, err)
+	return fmt.Errorf("%s on %s: %s %q: %w", NameRanks(c.hello.Ranks), c.hello.Host, op, key, err)
 }
 
 // Set implements [Store].

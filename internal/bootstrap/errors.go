@@ -144,7 +144,7 @@ func (e *MissingRanksError) Error() string {
 	if e.Phase == joinPhase {
 		verb = "join"
 	}
-	fmt.Fprintf(&b, "%s of %d did not %s within %s", nameRanks(e.Missing), e.World, verb, formatSeconds(e.Waited))
+	fmt.Fprintf(&b, "%s of %d did not %s within %s", NameRanks(e.Missing), e.World, verb, formatSeconds(e.Waited))
 	if errors.Is(e.Err, context.Canceled) {
 		b.WriteString(" (wait cancelled)")
 	}
@@ -152,7 +152,7 @@ func (e *MissingRanksError) Error() string {
 		b.WriteString("; missing: " + formatHosts(e.MissingOn))
 	}
 	if len(e.Lost) > 0 {
-		b.WriteString("; connection lost: " + nameRanks(e.Lost))
+		b.WriteString("; connection lost: " + NameRanks(e.Lost))
 	}
 	b.WriteString("; present: " + formatHosts(e.Present))
 	return b.String()
@@ -188,8 +188,8 @@ func FormatRanks(ranks []int) string {
 	return b.String()
 }
 
-// nameRanks is FormatRanks with the word in front.
-func nameRanks(ranks []int) string {
+// NameRanks is FormatRanks with the word in front: "rank 3", "ranks 0-2, 4".
+func NameRanks(ranks []int) string {
 	if len(ranks) == 1 {
 		return "rank " + FormatRanks(ranks)
 	}
@@ -214,7 +214,7 @@ func formatHosts(byHost map[string][]int) string {
 		}
 		text := FormatRanks(byHost[h])
 		if i == 0 {
-			text = nameRanks(byHost[h])
+			text = NameRanks(byHost[h])
 		}
 		parts = append(parts, h+" has "+text)
 	}

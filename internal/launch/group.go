@@ -72,7 +72,7 @@ func (e Exit) OK() bool { return e.Err == nil && e.Signal == 0 && e.Code == 0 }
 
 // String prints, for example, "rank 3 (pid 4711) was killed by signal 9 (SIGKILL)".
 func (e Exit) String() string {
-	who := fmt.Sprintf("%s (pid %d)", rankWords(e.Ranks), e.PID)
+	who := fmt.Sprintf("%s (pid %d)", bootstrap.NameRanks(e.Ranks), e.PID)
 	switch {
 	case e.Err != nil:
 		return fmt.Sprintf("%s: %v", who, e.Err)
@@ -82,13 +82,6 @@ func (e Exit) String() string {
 		return fmt.Sprintf("%s was killed by signal %d (%s)", who, int(e.Signal), SignalName(e.Signal))
 	}
 	return fmt.Sprintf("%s exited with status %d", who, e.Code)
-}
-
-func rankWords(ranks []int) string {
-	if len(ranks) == 1 {
-		return "rank " + bootstrap.FormatRanks(ranks)
-	}
-	return "ranks " + bootstrap.FormatRanks(ranks)
 }
 
 // Group is the running workers of one [Start].
@@ -176,7 +169,7 @@ func (g *Group) startChildren(spec Spec, alive *os.File) error {
 	for i, w := range spec.Workers {
 		c, err := g.startChild(spec, i, alive)
 		if err != nil {
-			return fmt.Errorf("%s: start %s: %w", rankWords(w.Ranks), spec.Path, err)
+			return fmt.Errorf("%s: start %s: %w", bootstrap.NameRanks(w.Ranks), spec.Path, err)
 		}
 		g.children = append(g.children, c)
 	}
@@ -222,7 +215,7 @@ func (g *Group) startChild(spec Spec, i int, alive *os.File) (*child, error) {
 	c.pipes = []*os.File{outR, errR}
 	var prefix []byte
 	if spec.Prefix {
-		prefix = []byte("[" + rankWords(w.Ranks) + "] ")
+		prefix = []byte("[" + bootstrap.NameRanks(w.Ranks) + "] ")
 	}
 	for _, s := range []struct {
 		from *os.File
@@ -345,7 +338,7 @@ func (g *Group) waitDone(limit time.Duration) error {
 		select {
 		case <-c.ended:
 		default:
-			left = append(left, fmt.Sprintf("%s (pid %d)", rankWords(c.worker.Ranks), c.leader.proc.Pid))
+			left = append(left, fmt.Sprintf("%s (pid %d)", bootstrap.NameRanks(c.worker.Ranks), c.leader.proc.Pid))
 		}
 	}
 	if len(left) == 0 {
