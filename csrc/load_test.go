@@ -1,125 +1,18 @@
 package csrc_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/commprobe/commprobe/csrc"
+	"github.com/commprobe/commprobe/internal/fakelib"
 	"github.com/google/go-cmp/cmp"
 )
-
-// Tables belong to the process and libraries are never closed, so a test that loads something runs its body in a process of its own.
-
-// isolatedEnv names the test that this process was started for.
-const isolatedEnv = "COMMPROBE_TEST_ISOLATED"
-
-// isolated starts this test once more in a process of its own and answers false, and true in that process. setup prepares what the process
-// finds in dir, the value of FAKE_DIR, and returns variables for it; nothing else tells it where libraries are.
-func isolated(t *testing.T, setup func(dir string) []string) bool {
-	t.Helper()
-	if os.Getenv(isolatedEnv) == t.Name() {
-		return true
-	}
-	dir := t.TempDir()
-	env := []string{isolatedEnv + "=" + t.Name(), "FAKE_DIR=" + dir, "HOME=" + dir}
-	for _, v := range []string{"PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES"} {
-		env = append(env, v+"=")
-	}
-	// The race detector would sleep a second at the end of each process.
-	env = append(env, "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
-	env = append(env, setup(dir)...)
-	parts := strings.Split(t.Name(), "/")
-	for i, p := range parts {
-		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run="+strings.Join(parts, "/"), "-test.v", "-test.count=1", "-test.timeout=50s")
-	cmd.Env = append(os.Environ(), env...)
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()+" ") {
-		t.Errorf("%v\n%s", err, out)
-	}
-	return false
-}
-
-// fakes builds every kind of stand-in once.
-var fakes struct {
-	sync.Mutex
-	built map[string]string // from kind and flags to the file's bytes
-}
-
-// fake puts a stand-in for a library at path: lib is a file of testdata/fake without its ending.
-func fake(t *testing.T, path, lib string, flags ...string) {
-	t.Helper()
-	fakes.Lock()
-	defer fakes.Unlock()
-	key := lib + " " + strings.Join(flags, " ")
-	if fakes.built == nil {
-		fakes.built = make(map[string]string)
-	}
-	if fakes.built[key] == "" {
-		fakes.built[key] = buildFake(t, lib, flags)
-	}
-	write(t, path, fakes.built[key])
-}
-
-const sources = "testdata/fake/"
-
-func buildFake(t *testing.T, lib string, flags []string) string {
-	t.Helper()
-	_, err := exec.LookPath("gcc")
-	if err == nil {
-		_, err = os.Stat(sources)
-	}
-	if err != nil && (native() || os.Getenv("REQUIRE_GPU") != "") {
-		t.Skip("stand-ins for libraries are tested where there are a compiler and the sources: ", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := filepath.Join(t.TempDir(), "fake.so")
-	args := []string{"-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", out, sources + lib + ".c"}
-	list := map[string]string{"cuda": "CP_CUDRV_FUNCS", "cudart": "CP_CUDART_FUNCS", "nccl": "CP_NCCL_FUNCS"}[lib]
-	if list != "" {
-		args = append(args, sources+"weak.c", "-DFAKE_LIST="+list)
-	}
-	if text, err := exec.Command("gcc", append(args, flags...)...).CombinedOutput(); err != nil {
-		t.Fatalf("gcc %s: %v\n%s", lib, err, text)
-	}
-	b, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
-}
-
-// lacking are linker flags that hide functions.
-func lacking(t *testing.T, names ...string) []string {
-	t.Helper()
-	script := filepath.Join(t.TempDir(), "hide.map")
-	write(t, script, "{ global: *; local: "+strings.Join(names, "; ")+"; };\n")
-	return []string{"-Wl,--version-script=" + script}
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func inDir(name string) string { return filepath.Join(os.Getenv("FAKE_DIR"), name) }
 
 func libraryError(t *testing.T, err error) *csrc.LibraryError {
 	t.Helper()
@@ -156,23 +49,25 @@ func TestLoadUnusable(t *testing.T) {
 		setup  func(t *testing.T, path string)
 		reason string
 	}{
-		{"text", func(t *testing.T, path string) { write(t, path, "not a library\n") }, "file too short"},
-		{"long text", func(t *testing.T, path string) { write(t, path, strings.Repeat("not a library\n", 1000)) }, "invalid ELF header"},
-		{"linker script", func(t *testing.T, path string) { write(t, path, "/* GNU ld script */"+strings.Repeat("\n", 100)) }, "invalid ELF header"},
-		{"folder", func(t *testing.T, path string) { write(t, filepath.Join(path, "x"), "") }, "Is a directory"},
+		{"text", func(t *testing.T, path string) { fakelib.Write(t, path, "not a library\n") }, "file too short"},
+		{"long text", func(t *testing.T, path string) { fakelib.Write(t, path, strings.Repeat("not a library\n", 1000)) }, "invalid ELF header"},
+		{"linker script", func(t *testing.T, path string) {
+			fakelib.Write(t, path, "/* GNU ld script */"+strings.Repeat("\n", 100))
+		}, "invalid ELF header"},
+		{"folder", func(t *testing.T, path string) { fakelib.Write(t, filepath.Join(path, "x"), "") }, "Is a directory"},
 		{"missing dependency", dependent, "libcpneeded.so.7: cannot open shared object file"},
-		{"none of the functions", func(t *testing.T, path string) { fake(t, path, "nothing") }, "has none of the functions of fake"},
+		{"none of the functions", func(t *testing.T, path string) { fakelib.Put(t, path, "nothing") }, "has none of the functions of fake"},
 		{"absent", func(*testing.T, string) {}, "No such file or directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			if !isolated(t, func(dir string) []string {
+			if !fakelib.Isolated(t, func(dir string) []string {
 				c.setup(t, filepath.Join(dir, newName))
 				return nil
 			}) {
 				return
 			}
-			path := inDir(newName)
+			path := fakelib.InDir(newName)
 			s := everywhere()
 			s.Explicit = path
 			got, err := csrc.Load(csrc.NCCL, s, nil)
@@ -192,8 +87,8 @@ func TestLoadUnusable(t *testing.T) {
 func dependent(t *testing.T, path string) {
 	t.Helper()
 	needed := filepath.Join(t.TempDir(), "libcpneeded.so.7")
-	fake(t, needed, "nothing", "-Wl,-soname,libcpneeded.so.7")
-	fake(t, path, "nccl", "-Wl,--no-as-needed", needed)
+	fakelib.Put(t, needed, "nothing", "-Wl,-soname,libcpneeded.so.7")
+	fakelib.Put(t, path, "nccl", "-Wl,--no-as-needed", needed)
 	if err := os.Remove(needed); err != nil {
 		t.Fatal(err)
 	}
@@ -207,15 +102,17 @@ func TestLoadReason(t *testing.T) {
 		want  []string
 	}{
 		{"nowhere", func(*testing.T, string) {}, []string{newName + ", " + oldName, "LD_LIBRARY_PATH", "nothing works", "--fake-lib"}},
-		{"broken", func(t *testing.T, dir string) { write(t, filepath.Join(dir, oldName), strings.Repeat("no\n", 1000)) }, []string{oldName, "invalid ELF header"}},
+		{"broken", func(t *testing.T, dir string) {
+			fakelib.Write(t, filepath.Join(dir, oldName), strings.Repeat("no\n", 1000))
+		}, []string{oldName, "invalid ELF header"}},
 		{"missing dependency", func(t *testing.T, dir string) { dependent(t, filepath.Join(dir, oldName)) }, []string{"libcpneeded.so.7: cannot open shared object file"}},
 		{"elsewhere", func(t *testing.T, dir string) {
-			write(t, filepath.Join(dir, "cuda/lib64", oldName), strings.Repeat("no\n", 1000))
+			fakelib.Write(t, filepath.Join(dir, "cuda/lib64", oldName), strings.Repeat("no\n", 1000))
 		}, []string{"3 places in all", "CUDA_HOME", "/cuda/lib64/" + oldName}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			if !isolated(t, func(dir string) []string {
+			if !fakelib.Isolated(t, func(dir string) []string {
 				c.setup(t, dir)
 				return []string{"LD_LIBRARY_PATH=" + dir, "CUDA_HOME=" + filepath.Join(dir, "cuda")}
 			}) {
@@ -253,7 +150,7 @@ func placesEnv(t *testing.T, dir string) []string {
 			env = append(env, p.env+"="+filepath.Join(dir, p.root))
 		}
 	}
-	write(t, filepath.Join(dir, "real/bin/python3"), "")
+	fakelib.Write(t, filepath.Join(dir, "real/bin/python3"), "")
 	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "venv2/bin"), 0o755), os.Symlink("../../real/bin/python3", filepath.Join(dir, "venv2/bin/python3"))); err != nil {
 		t.Fatal(err)
 	}
@@ -265,16 +162,16 @@ func TestLoadOrder(t *testing.T) {
 	for i, p := range places {
 		t.Run(fmt.Sprintf("%02d %s", i, p.root), func(t *testing.T) {
 			t.Parallel()
-			if !isolated(t, func(dir string) []string {
+			if !fakelib.Isolated(t, func(dir string) []string {
 				for _, q := range places[i:] {
-					fake(t, filepath.Join(dir, q.root, q.dir, newName), "nccl")
+					fakelib.Put(t, filepath.Join(dir, q.root, q.dir, newName), "nccl")
 				}
 				return placesEnv(t, dir)
 			}) {
 				return
 			}
 			got, err := csrc.Load(csrc.NCCL, everywhere(), nil)
-			if want := inDir(filepath.Join(p.root, p.dir, newName)); err != nil || got != want {
+			if want := fakelib.InDir(filepath.Join(p.root, p.dir, newName)); err != nil || got != want {
 				t.Errorf("Load gives %q, %v, want %q", got, err, want)
 			}
 		})
@@ -291,18 +188,18 @@ func TestLoadPrefers(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			if !isolated(t, func(dir string) []string {
-				fake(t, filepath.Join(dir, "ex/some.so"), "nccl")
-				write(t, filepath.Join(dir, "ex/broken.so"), strings.Repeat("no\n", 1000))
-				fake(t, filepath.Join(dir, "home/lib64", oldName), "nccl")
-				fake(t, filepath.Join(dir, "venv/lib/python3.11/site-packages/nvidia/fake/lib", newName), "nccl")
+			if !fakelib.Isolated(t, func(dir string) []string {
+				fakelib.Put(t, filepath.Join(dir, "ex/some.so"), "nccl")
+				fakelib.Write(t, filepath.Join(dir, "ex/broken.so"), strings.Repeat("no\n", 1000))
+				fakelib.Put(t, filepath.Join(dir, "home/lib64", oldName), "nccl")
+				fakelib.Put(t, filepath.Join(dir, "venv/lib/python3.11/site-packages/nvidia/fake/lib", newName), "nccl")
 				return placesEnv(t, dir)
 			}) {
 				return
 			}
 			s := everywhere()
 			if c.explicit != "" {
-				s.Explicit = inDir(c.explicit)
+				s.Explicit = fakelib.InDir(c.explicit)
 			}
 			got, err := csrc.Load(csrc.NCCL, s, nil)
 			if c.want == "" {
@@ -311,7 +208,7 @@ func TestLoadPrefers(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || got != inDir(c.want) {
+			if err != nil || got != fakelib.InDir(c.want) {
 				t.Errorf("Load gives %q, %v, want %q", got, err, c.want)
 			}
 		})
@@ -321,9 +218,9 @@ func TestLoadPrefers(t *testing.T) {
 // TestLoadAccept: a file that accept refuses is passed over, and the table is the next one's.
 func TestLoadAccept(t *testing.T) {
 	t.Parallel()
-	if !isolated(t, func(dir string) []string {
-		fake(t, filepath.Join(dir, newName), "nccl", "-DFAKE_VERSION=23007")
-		fake(t, filepath.Join(dir, oldName), "nccl", lacking(t, "ncclSend")...)
+	if !fakelib.Isolated(t, func(dir string) []string {
+		fakelib.Put(t, filepath.Join(dir, newName), "nccl", "-DFAKE_VERSION=23007")
+		fakelib.Put(t, filepath.Join(dir, oldName), "nccl", fakelib.Lacking(t, "ncclSend")...)
 		return []string{"LD_LIBRARY_PATH=" + dir}
 	}) {
 		return
@@ -340,7 +237,7 @@ func TestLoadAccept(t *testing.T) {
 		return nil
 	}
 	got, err := csrc.Load(csrc.NCCL, everywhere(), refuse)
-	if err != nil || got != inDir(oldName) || csrc.LoadedPath(csrc.NCCL) != got || !slices.Equal(versions, []int32{23007, 22809}) {
+	if err != nil || got != fakelib.InDir(oldName) || csrc.LoadedPath(csrc.NCCL) != got || !slices.Equal(versions, []int32{23007, 22809}) {
 		t.Errorf("Load gives %q, %v after versions %v", got, err, versions)
 	}
 	if csrc.Proc("ncclRecv") == 0 || csrc.Proc("ncclSend") != 0 {
@@ -361,9 +258,9 @@ func TestLoadTables(t *testing.T) {
 	} {
 		t.Run(c.fake, func(t *testing.T) {
 			t.Parallel()
-			if !isolated(t, func(dir string) []string {
-				fake(t, filepath.Join(dir, "whole.so"), c.fake)
-				fake(t, filepath.Join(dir, "part.so"), c.fake, lacking(t, c.lacks)...)
+			if !fakelib.Isolated(t, func(dir string) []string {
+				fakelib.Put(t, filepath.Join(dir, "whole.so"), c.fake)
+				fakelib.Put(t, filepath.Join(dir, "part.so"), c.fake, fakelib.Lacking(t, c.lacks)...)
 				return []string{"FAKE_FAIL=" + c.lacks + "=42"}
 			}) {
 				return
@@ -389,7 +286,7 @@ func TestLoadTables(t *testing.T) {
 // fillFrom fills the table and returns its names; all that the fake has must be found.
 func fillFrom(t *testing.T, lib csrc.Lib, name string) map[string]bool {
 	t.Helper()
-	h, text := csrc.Open(inDir(name))
+	h, text := csrc.Open(fakelib.InDir(name))
 	if h == 0 {
 		t.Fatal(text)
 	}
@@ -405,7 +302,7 @@ func fillFrom(t *testing.T, lib csrc.Lib, name string) map[string]bool {
 	if n != have || n < len(got)-1 || len(got) < 10 {
 		t.Errorf("%s: Fill answers %d, %d of %d present", name, n, have, len(got))
 	}
-	if p := csrc.LoadedPath(lib); p != inDir(name) {
+	if p := csrc.LoadedPath(lib); p != fakelib.InDir(name) {
 		t.Errorf("loaded from %q, want %s", p, name)
 	}
 	return got

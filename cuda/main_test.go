@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -96,101 +93,6 @@ func onDevice(t *testing.T, device int, f func() error) {
 	}
 	ok(t, th.Close(soon(t)))
 }
-
-// A library is loaded once a process, so a test that loads stand-ins (../csrc/testdata/fake) runs its body in a process of its own.
-
-const isolatedEnv = "COMMPROBE_TEST_ISOLATED"
-
-// isolated starts this test once more in a process of its own and answers false, and true in that process. setup prepares what the process
-// finds in dir, the value of FAKE_DIR, and returns variables for it; nothing else tells it where libraries are.
-func isolated(t *testing.T, setup func(dir string) []string) bool {
-	t.Helper()
-	if os.Getenv(isolatedEnv) == t.Name() {
-		return true
-	}
-	dir := t.TempDir()
-	env := []string{isolatedEnv + "=" + t.Name(), "FAKE_DIR=" + dir, "HOME=" + dir, "GORACE=" + os.Getenv("GORACE") + " atexit_sleep_ms=0"}
-	for _, v := range []string{"PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES"} {
-		env = append(env, v+"=")
-	}
-	env = append(env, setup(dir)...)
-	parts := strings.Split(t.Name(), "/")
-	for i, p := range parts {
-		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run="+strings.Join(parts, "/"), "-test.v", "-test.count=1", "-test.timeout=50s")
-	cmd.Env = append(os.Environ(), env...)
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()+" ") {
-		t.Errorf("%v\n%s", err, out)
-	}
-	return false
-}
-
-var fakes struct {
-	sync.Mutex
-	built map[string]string // from kind and flags to the file's bytes
-}
-
-// fake puts a stand-in for a library at path: lib is cuda, cudart or nothing.
-func fake(t *testing.T, path, lib string, flags ...string) {
-	t.Helper()
-	fakes.Lock()
-	defer fakes.Unlock()
-	key := lib + " " + strings.Join(flags, " ")
-	if fakes.built == nil {
-		fakes.built = make(map[string]string)
-	}
-	if fakes.built[key] == "" {
-		fakes.built[key] = buildFake(t, lib, flags)
-	}
-	write(t, path, fakes.built[key])
-}
-
-const sources = "../csrc/testdata/fake/"
-
-func buildFake(t *testing.T, lib string, flags []string) string {
-	t.Helper()
-	_, err := exec.LookPath("gcc")
-	if err == nil {
-		_, err = os.Stat(sources)
-	}
-	if err != nil && (native() || os.Getenv("REQUIRE_GPU") != "") {
-		t.Skip("stand-ins for libraries are tested where there are a compiler and the sources: ", err)
-	}
-	ok(t, err)
-	out := filepath.Join(t.TempDir(), "fake.so")
-	args := []string{"-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", out, sources + lib + ".c"}
-	list := map[string]string{"cuda": "CP_CUDRV_FUNCS", "cudart": "CP_CUDART_FUNCS"}[lib]
-	if list != "" {
-		args = append(args, sources+"weak.c", "-DFAKE_LIST="+list)
-	}
-	text, err := exec.Command("gcc", append(args, flags...)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("gcc %s: %v\n%s", lib, err, text)
-	}
-	b, err := os.ReadFile(out)
-	ok(t, err)
-	return string(b)
-}
-
-// lacking are linker flags that hide functions.
-func lacking(t *testing.T, names ...string) []string {
-	t.Helper()
-	script := filepath.Join(t.TempDir(), "hide.map")
-	write(t, script, "{ global: *; local: "+strings.Join(names, "; ")+"; };\n")
-	return []string{"-Wl,--version-script=" + script}
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	ok(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	ok(t, os.WriteFile(path, []byte(text), 0o755))
-}
-
-func inDir(name string) string { return filepath.Join(os.Getenv("FAKE_DIR"), name) }
 
 func wantText(t *testing.T, err error, parts ...string) {
 	t.Helper()
