@@ -1,3 +1,8 @@
+//go:build !race
+
+// Not under the race detector: unpacking gigabytes of wheels takes minutes there, and nothing here is of interest to it. `make test` runs these
+// tests apart.
+
 package csrc_test
 
 import (
