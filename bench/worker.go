@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/commprobe/commprobe/bench/result"
@@ -72,6 +73,7 @@ type worker struct {
 	drivers []*driver
 	mu      sync.Mutex // guards the comms of drivers against end, and ended
 	ended   bool
+	saidBye atomic.Bool // everything is released and the coordinator is being told
 }
 
 // leave is end for a reason that the coordinator does not know yet.
@@ -99,8 +101,9 @@ func (w *worker) end(stop context.CancelCauseFunc, finished <-chan error, cause 
 	go w.abortComms()
 	select {
 	case err := <-finished:
-		if err == nil {
-			return nil // it had said goodbye already; the coordinator closes the store on that
+		// A coordinator that has all goodbyes closes the store, perhaps before it has answered the last of them.
+		if err == nil || w.saidBye.Load() && errors.Is(cause, bootstrap.ErrServerClosed) {
+			return nil
 		}
 	case <-time.After(graceful):
 	}
@@ -525,5 +528,6 @@ func (w *worker) shutdown(ctx context.Context) error {
 	if left := cuda.Live(); len(left) > 0 || nccl.Live() > 0 {
 		return fmt.Errorf("leaked handles: %v, communicators: %d", left, nccl.Live())
 	}
+	w.saidBye.Store(true)
 	return w.contribute(ctx, gatherBye)
 }
