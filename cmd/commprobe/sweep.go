@@ -57,10 +57,10 @@ func sweepCommand() *cli.Command {
 func sweepFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "min-bytes", Aliases: []string{"b"}, Value: "8", Usage: "smallest message `SIZE`"},
-		&cli.StringFlag{Name: "max-bytes", Aliases: []string{"e"}, Usage: "largest message `SIZE` (default: 1G on GPUs, 16M on the host engine; or -b if that is larger)"},
-		&cli.StringFlag{Name: "step-factor", Aliases: []string{"f"}, Usage: "`FACTOR` from size to size, more than 1, fractions work (default: 2)"},
+		&cli.StringFlag{Name: "max-bytes", Aliases: []string{"e"}, DefaultText: "1G on GPUs, 16M on the host engine; -b if that is larger", Usage: "largest message `SIZE`"},
+		&cli.StringFlag{Name: "step-factor", Aliases: []string{"f"}, DefaultText: "2", Usage: "`FACTOR` from size to size, more than 1, fractions work"},
 		&cli.StringFlag{Name: "step-bytes", Aliases: []string{"i"}, Usage: "`SIZE` added from size to size, instead of -f"},
-		&cli.IntFlag{Name: "ranks", Aliases: []string{"g"}, Usage: "ranks on this host (default: all GPUs, 4 on the host engine)"},
+		&cli.IntFlag{Name: "ranks", Aliases: []string{"g"}, DefaultText: "all GPUs, 4 on the host engine", Usage: "ranks on this host"},
 		&cli.IntFlag{Name: "iters", Aliases: []string{"n"}, Value: 20, Usage: "timed operations a size; small sizes run up to 20 times more unless --iters-exact"},
 		&cli.BoolFlag{Name: "iters-exact", Usage: "exactly -n operations at every size, as nccl-tests does"},
 		&cli.IntFlag{Name: "warmup", Aliases: []string{"w"}, Value: 5, Usage: "operations before the timed ones"},
