@@ -35,9 +35,9 @@ type room struct {
 
 // The Makefile reads the names of the packages without cgo from these lines, so each row stays on one line.
 var rooms = map[string]room{
-	"csrc":               {may: []string{"internal/fakelib"}},
-	"cuda":               {may: []string{"csrc", "internal/fakelib"}},
-	"nccl":               {may: []string{"csrc", "cuda", "internal/fakelib"}},
+	"csrc":               {may: []string{"internal/bindtest"}},
+	"cuda":               {may: []string{"csrc", "internal/bindtest"}},
+	"nccl":               {may: []string{"csrc", "cuda", "internal/bindtest"}},
 	"nccl/ncclog":        {noCgo: true},
 	"nccl/ncclenv":       {noCgo: true},
 	"nccl/ras":           {noCgo: true},
@@ -45,7 +45,7 @@ var rooms = map[string]room{
 	"internal/bootstrap": {noCgo: true},
 	"internal/launch":    {noCgo: true, may: []string{"internal/bootstrap"}},
 	"internal/topo":      {},
-	"internal/fakelib":   {noCgo: true}, // for tests
+	"internal/bindtest":   {noCgo: true}, // for tests
 	"bench":              {may: []string{"csrc", "cuda", "nccl", "internal/*", "bench/result", "bench/stat"}},
 	"bench/result":       {noCgo: true},
 	"bench/stat":         {noCgo: true, may: []string{"bench/result"}},

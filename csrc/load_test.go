@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/commprobe/commprobe/csrc"
-	"github.com/commprobe/commprobe/internal/fakelib"
+	"github.com/commprobe/commprobe/internal/bindtest"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -49,25 +49,25 @@ func TestLoadUnusable(t *testing.T) {
 		setup  func(t *testing.T, path string)
 		reason string
 	}{
-		{"text", func(t *testing.T, path string) { fakelib.Write(t, path, "not a library\n") }, "file too short"},
-		{"long text", func(t *testing.T, path string) { fakelib.Write(t, path, strings.Repeat("not a library\n", 1000)) }, "invalid ELF header"},
+		{"text", func(t *testing.T, path string) { bindtest.Write(t, path, "not a library\n") }, "file too short"},
+		{"long text", func(t *testing.T, path string) { bindtest.Write(t, path, strings.Repeat("not a library\n", 1000)) }, "invalid ELF header"},
 		{"linker script", func(t *testing.T, path string) {
-			fakelib.Write(t, path, "/* GNU ld script */"+strings.Repeat("\n", 100))
+			bindtest.Write(t, path, "/* GNU ld script */"+strings.Repeat("\n", 100))
 		}, "invalid ELF header"},
-		{"folder", func(t *testing.T, path string) { fakelib.Write(t, filepath.Join(path, "x"), "") }, "Is a directory"},
+		{"folder", func(t *testing.T, path string) { bindtest.Write(t, filepath.Join(path, "x"), "") }, "Is a directory"},
 		{"missing dependency", dependent, "libcpneeded.so.7: cannot open shared object file"},
-		{"none of the functions", func(t *testing.T, path string) { fakelib.Put(t, path, "nothing") }, "has none of the functions of fake"},
+		{"none of the functions", func(t *testing.T, path string) { bindtest.Put(t, path, "nothing") }, "has none of the functions of fake"},
 		{"absent", func(*testing.T, string) {}, "No such file or directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			if !fakelib.Isolated(t, func(dir string) []string {
+			if !bindtest.Isolated(t, func(dir string) []string {
 				c.setup(t, filepath.Join(dir, newName))
 				return nil
 			}) {
 				return
 			}
-			path := fakelib.InDir(newName)
+			path := bindtest.InDir(newName)
 			s := everywhere()
 			s.Explicit = path
 			got, err := csrc.Load(csrc.NCCL, s, nil)
@@ -87,8 +87,8 @@ func TestLoadUnusable(t *testing.T) {
 func dependent(t *testing.T, path string) {
 	t.Helper()
 	needed := filepath.Join(t.TempDir(), "libcpneeded.so.7")
-	fakelib.Put(t, needed, "nothing", "-Wl,-soname,libcpneeded.so.7")
-	fakelib.Put(t, path, "nccl", "-Wl,--no-as-needed", needed)
+	bindtest.Put(t, needed, "nothing", "-Wl,-soname,libcpneeded.so.7")
+	bindtest.Put(t, path, "nccl", "-Wl,--no-as-needed", needed)
 	if err := os.Remove(needed); err != nil {
 		t.Fatal(err)
 	}
@@ -103,16 +103,16 @@ func TestLoadReason(t *testing.T) {
 	}{
 		{"nowhere", func(*testing.T, string) {}, []string{newName + ", " + oldName, "LD_LIBRARY_PATH", "nothing works", "--fake-lib"}},
 		{"broken", func(t *testing.T, dir string) {
-			fakelib.Write(t, filepath.Join(dir, oldName), strings.Repeat("no\n", 1000))
+			bindtest.Write(t, filepath.Join(dir, oldName), strings.Repeat("no\n", 1000))
 		}, []string{oldName, "invalid ELF header"}},
 		{"missing dependency", func(t *testing.T, dir string) { dependent(t, filepath.Join(dir, oldName)) }, []string{"libcpneeded.so.7: cannot open shared object file"}},
 		{"elsewhere", func(t *testing.T, dir string) {
-			fakelib.Write(t, filepath.Join(dir, "cuda/lib64", oldName), strings.Repeat("no\n", 1000))
+			bindtest.Write(t, filepath.Join(dir, "cuda/lib64", oldName), strings.Repeat("no\n", 1000))
 		}, []string{"3 places in all", "CUDA_HOME", "/cuda/lib64/" + oldName}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			if !fakelib.Isolated(t, func(dir string) []string {
+			if !bindtest.Isolated(t, func(dir string) []string {
 				c.setup(t, dir)
 				return []string{"LD_LIBRARY_PATH=" + dir, "CUDA_HOME=" + filepath.Join(dir, "cuda")}
 			}) {
@@ -150,7 +150,7 @@ func placesEnv(t *testing.T, dir string) []string {
 			env = append(env, p.env+"="+filepath.Join(dir, p.root))
 		}
 	}
-	fakelib.Write(t, filepath.Join(dir, "real/bin/python3"), "")
+	bindtest.Write(t, filepath.Join(dir, "real/bin/python3"), "")
 	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "venv2/bin"), 0o755), os.Symlink("../../real/bin/python3", filepath.Join(dir, "venv2/bin/python3"))); err != nil {
 		t.Fatal(err)
 	}
@@ -162,16 +162,16 @@ func TestLoadOrder(t *testing.T) {
 	for i, p := range places {
 		t.Run(fmt.Sprintf("%02d %s", i, p.root), func(t *testing.T) {
 			t.Parallel()
-			if !fakelib.Isolated(t, func(dir string) []string {
+			if !bindtest.Isolated(t, func(dir string) []string {
 				for _, q := range places[i:] {
-					fakelib.Put(t, filepath.Join(dir, q.root, q.dir, newName), "nccl")
+					bindtest.Put(t, filepath.Join(dir, q.root, q.dir, newName), "nccl")
 				}
 				return placesEnv(t, dir)
 			}) {
 				return
 			}
 			got, err := csrc.Load(csrc.NCCL, everywhere(), nil)
-			if want := fakelib.InDir(filepath.Join(p.root, p.dir, newName)); err != nil || got != want {
+			if want := bindtest.InDir(filepath.Join(p.root, p.dir, newName)); err != nil || got != want {
 				t.Errorf("Load gives %q, %v, want %q", got, err, want)
 			}
 		})
@@ -188,18 +188,18 @@ func TestLoadPrefers(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			if !fakelib.Isolated(t, func(dir string) []string {
-				fakelib.Put(t, filepath.Join(dir, "ex/some.so"), "nccl")
-				fakelib.Write(t, filepath.Join(dir, "ex/broken.so"), strings.Repeat("no\n", 1000))
-				fakelib.Put(t, filepath.Join(dir, "home/lib64", oldName), "nccl")
-				fakelib.Put(t, filepath.Join(dir, "venv/lib/python3.11/site-packages/nvidia/fake/lib", newName), "nccl")
+			if !bindtest.Isolated(t, func(dir string) []string {
+				bindtest.Put(t, filepath.Join(dir, "ex/some.so"), "nccl")
+				bindtest.Write(t, filepath.Join(dir, "ex/broken.so"), strings.Repeat("no\n", 1000))
+				bindtest.Put(t, filepath.Join(dir, "home/lib64", oldName), "nccl")
+				bindtest.Put(t, filepath.Join(dir, "venv/lib/python3.11/site-packages/nvidia/fake/lib", newName), "nccl")
 				return placesEnv(t, dir)
 			}) {
 				return
 			}
 			s := everywhere()
 			if c.explicit != "" {
-				s.Explicit = fakelib.InDir(c.explicit)
+				s.Explicit = bindtest.InDir(c.explicit)
 			}
 			got, err := csrc.Load(csrc.NCCL, s, nil)
 			if c.want == "" {
@@ -208,7 +208,7 @@ func TestLoadPrefers(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || got != fakelib.InDir(c.want) {
+			if err != nil || got != bindtest.InDir(c.want) {
 				t.Errorf("Load gives %q, %v, want %q", got, err, c.want)
 			}
 		})
@@ -218,9 +218,9 @@ func TestLoadPrefers(t *testing.T) {
 // TestLoadAccept: a file that accept refuses is passed over, and the table is the next one's.
 func TestLoadAccept(t *testing.T) {
 	t.Parallel()
-	if !fakelib.Isolated(t, func(dir string) []string {
-		fakelib.Put(t, filepath.Join(dir, newName), "nccl", "-DFAKE_VERSION=23007")
-		fakelib.Put(t, filepath.Join(dir, oldName), "nccl", fakelib.Lacking(t, "ncclSend")...)
+	if !bindtest.Isolated(t, func(dir string) []string {
+		bindtest.Put(t, filepath.Join(dir, newName), "nccl", "-DFAKE_VERSION=23007")
+		bindtest.Put(t, filepath.Join(dir, oldName), "nccl", bindtest.Lacking(t, "ncclSend")...)
 		return []string{"LD_LIBRARY_PATH=" + dir}
 	}) {
 		return
@@ -237,7 +237,7 @@ func TestLoadAccept(t *testing.T) {
 		return nil
 	}
 	got, err := csrc.Load(csrc.NCCL, everywhere(), refuse)
-	if err != nil || got != fakelib.InDir(oldName) || csrc.LoadedPath(csrc.NCCL) != got || !slices.Equal(versions, []int32{23007, 22809}) {
+	if err != nil || got != bindtest.InDir(oldName) || csrc.LoadedPath(csrc.NCCL) != got || !slices.Equal(versions, []int32{23007, 22809}) {
 		t.Errorf("Load gives %q, %v after versions %v", got, err, versions)
 	}
 	if csrc.Proc("ncclRecv") == 0 || csrc.Proc("ncclSend") != 0 {
@@ -258,9 +258,9 @@ func TestLoadTables(t *testing.T) {
 	} {
 		t.Run(c.fake, func(t *testing.T) {
 			t.Parallel()
-			if !fakelib.Isolated(t, func(dir string) []string {
-				fakelib.Put(t, filepath.Join(dir, "whole.so"), c.fake)
-				fakelib.Put(t, filepath.Join(dir, "part.so"), c.fake, fakelib.Lacking(t, c.lacks)...)
+			if !bindtest.Isolated(t, func(dir string) []string {
+				bindtest.Put(t, filepath.Join(dir, "whole.so"), c.fake)
+				bindtest.Put(t, filepath.Join(dir, "part.so"), c.fake, bindtest.Lacking(t, c.lacks)...)
 				return []string{"FAKE_FAIL=" + c.lacks + "=42"}
 			}) {
 				return
@@ -286,7 +286,7 @@ func TestLoadTables(t *testing.T) {
 // fillFrom fills the table and returns its names; all that the fake has must be found.
 func fillFrom(t *testing.T, lib csrc.Lib, name string) map[string]bool {
 	t.Helper()
-	h, text := csrc.Open(fakelib.InDir(name))
+	h, text := csrc.Open(bindtest.InDir(name))
 	if h == 0 {
 		t.Fatal(text)
 	}
@@ -302,7 +302,7 @@ func fillFrom(t *testing.T, lib csrc.Lib, name string) map[string]bool {
 	if n != have || n < len(got)-1 || len(got) < 10 {
 		t.Errorf("%s: Fill answers %d, %d of %d present", name, n, have, len(got))
 	}
-	if p := csrc.LoadedPath(lib); p != fakelib.InDir(name) {
+	if p := csrc.LoadedPath(lib); p != bindtest.InDir(name) {
 		t.Errorf("loaded from %q, want %s", p, name)
 	}
 	return got

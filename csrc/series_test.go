@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/commprobe/commprobe/csrc"
-	"github.com/commprobe/commprobe/internal/fakelib"
+	"github.com/commprobe/commprobe/internal/bindtest"
 	"github.com/google/go-cmp/cmp"
 )
 
-func native() bool { return os.Getenv("COMMPROBE_TEST_ENGINE") == "native" }
+var native = bindtest.Native
 
 // engine fills the tables of this process once and answers the number of devices.
 var engine = sync.OnceValues(func() (int, error) {
@@ -481,15 +481,15 @@ func TestSeriesGroupFails(t *testing.T) {
 // withFakes puts the runtime and NCCL beside each other and fills the tables in the process of its own.
 func withFakes(t *testing.T, flags []string, env ...string) bool {
 	t.Helper()
-	if !fakelib.Isolated(t, func(dir string) []string {
-		fakelib.Put(t, filepath.Join(dir, "cudart.so"), "cudart")
-		fakelib.Put(t, filepath.Join(dir, "nccl.so"), "nccl", flags...)
+	if !bindtest.Isolated(t, func(dir string) []string {
+		bindtest.Put(t, filepath.Join(dir, "cudart.so"), "cudart")
+		bindtest.Put(t, filepath.Join(dir, "nccl.so"), "nccl", flags...)
 		return append(env, "FAKE_LOG="+filepath.Join(dir, "log"))
 	}) {
 		return false
 	}
 	for lib, name := range map[csrc.Lib]string{csrc.CUDART: "cudart.so", csrc.NCCL: "nccl.so"} {
-		h, text := csrc.Open(fakelib.InDir(name))
+		h, text := csrc.Open(bindtest.InDir(name))
 		if h == 0 {
 			t.Fatal(text)
 		}
@@ -501,7 +501,7 @@ func withFakes(t *testing.T, flags []string, env ...string) bool {
 // called lists the logged calls whose names begin with prefix.
 func called(t *testing.T, prefix string) []string {
 	t.Helper()
-	b, err := os.ReadFile(fakelib.InDir("log"))
+	b, err := os.ReadFile(bindtest.InDir("log"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -604,7 +604,7 @@ func TestSeriesFailures(t *testing.T) {
 
 func TestSeriesMissingFunction(t *testing.T) {
 	t.Parallel()
-	if !withFakes(t, fakelib.Lacking(t, "ncclAlltoAll")) {
+	if !withFakes(t, bindtest.Lacking(t, "ncclAlltoAll")) {
 		return
 	}
 	r := twoLanes(csrc.Step{Kind: csrc.StepAllToAll, Lane: 1}).Run()

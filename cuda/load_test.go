@@ -13,7 +13,7 @@ import (
 
 	"github.com/commprobe/commprobe/csrc"
 	"github.com/commprobe/commprobe/cuda"
-	"github.com/commprobe/commprobe/internal/fakelib"
+	"github.com/commprobe/commprobe/internal/bindtest"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -33,12 +33,12 @@ var driver = file{path: "ld/libcuda.so.1", lib: "cuda"}
 // standIns starts the test in a process whose loader looks into ld and whose environment is venv.
 func standIns(t *testing.T, files []file, env ...string) bool {
 	t.Helper()
-	return fakelib.Isolated(t, func(dir string) []string {
+	return bindtest.Isolated(t, func(dir string) []string {
 		for _, f := range files {
 			if path := filepath.Join(dir, f.path); f.lib == "text" {
-				fakelib.Write(t, path, strings.Repeat("not a library\n", 1000))
+				bindtest.Write(t, path, strings.Repeat("not a library\n", 1000))
 			} else {
-				fakelib.Put(t, path, f.lib, f.flags...)
+				bindtest.Put(t, path, f.lib, f.flags...)
 			}
 		}
 		return append([]string{
@@ -83,10 +83,10 @@ func TestLoadRuntime(t *testing.T) {
 			}
 			opts := cuda.Options{}
 			if c.explicit != "" {
-				opts.RuntimePath = fakelib.InDir(c.explicit)
+				opts.RuntimePath = bindtest.InDir(c.explicit)
 			}
 			ok(t, cuda.Load(opts))
-			want := []cuda.Library{{Name: "cuda driver", Path: fakelib.InDir(driver.path), Version: "13.0"}, {Name: "cudart", Path: fakelib.InDir(c.path), Version: c.version}}
+			want := []cuda.Library{{Name: "cuda driver", Path: bindtest.InDir(driver.path), Version: "13.0"}, {Name: "cudart", Path: bindtest.InDir(c.path), Version: c.version}}
 			if d := cmp.Diff(want, cuda.Libraries()); d != "" || cuda.IsHost() {
 				t.Errorf("host %v, libraries %s", cuda.IsHost(), d)
 			}
@@ -124,7 +124,7 @@ func TestLoadLibraryError(t *testing.T) {
 			}
 			opts := cuda.Options{}
 			if c.explicit != "" {
-				opts.RuntimePath = fakelib.InDir(c.explicit)
+				opts.RuntimePath = bindtest.InDir(c.explicit)
 			}
 			err := cuda.Load(opts)
 			e, lib := csrc.IsLibrary(err)
@@ -185,8 +185,8 @@ func loadStandIns(t *testing.T, flags []string, env ...string) bool {
 func TestMissingSymbol(t *testing.T) {
 	t.Parallel()
 	files := []file{
-		{driver.path, "cuda", fakelib.Lacking(t, "cuModuleUnload", "cuGetErrorName", "cuGetErrorString")},
-		{"ld/libcudart.so.13", "cudart", fakelib.Lacking(t, "cudaDeviceGetStreamPriorityRange", "cudaMalloc", "cudaGetErrorName", "cudaGetErrorString")},
+		{driver.path, "cuda", bindtest.Lacking(t, "cuModuleUnload", "cuGetErrorName", "cuGetErrorString")},
+		{"ld/libcudart.so.13", "cudart", bindtest.Lacking(t, "cudaDeviceGetStreamPriorityRange", "cudaMalloc", "cudaGetErrorName", "cudaGetErrorString")},
 	}
 	if !standIns(t, files, "FAKE_FAIL=cudaFree=400,cuDeviceGet=101") {
 		return
@@ -198,9 +198,9 @@ func TestMissingSymbol(t *testing.T) {
 		err  error
 		want csrc.MissingSymbolError
 	}{
-		{priorities, csrc.MissingSymbolError{Func: "cudaDeviceGetStreamPriorityRange", Library: "CUDA runtime", Path: fakelib.InDir("ld/libcudart.so.13"), Version: "13.0"}},
-		{malloc, csrc.MissingSymbolError{Func: "cudaMalloc", Library: "CUDA runtime", Path: fakelib.InDir("ld/libcudart.so.13"), Version: "13.0"}},
-		{cuda.Module{}.Unload(), csrc.MissingSymbolError{Func: "cuModuleUnload", Library: "CUDA driver", Path: fakelib.InDir(driver.path), Version: "13.0"}},
+		{priorities, csrc.MissingSymbolError{Func: "cudaDeviceGetStreamPriorityRange", Library: "CUDA runtime", Path: bindtest.InDir("ld/libcudart.so.13"), Version: "13.0"}},
+		{malloc, csrc.MissingSymbolError{Func: "cudaMalloc", Library: "CUDA runtime", Path: bindtest.InDir("ld/libcudart.so.13"), Version: "13.0"}},
+		{cuda.Module{}.Unload(), csrc.MissingSymbolError{Func: "cuModuleUnload", Library: "CUDA driver", Path: bindtest.InDir(driver.path), Version: "13.0"}},
 	} {
 		var e *csrc.MissingSymbolError
 		if !errors.As(c.err, &e) {
@@ -335,7 +335,7 @@ func TestErrorIsCleared(t *testing.T) {
 
 func logged(t *testing.T, name string) int {
 	t.Helper()
-	b, err := os.ReadFile(fakelib.InDir("log"))
+	b, err := os.ReadFile(bindtest.InDir("log"))
 	ok(t, err)
 	return strings.Count("\n"+string(b), "\n"+name+" ")
 }
@@ -390,7 +390,7 @@ func TestKernelDriver(t *testing.T) {
 		{"empty", "", ""},
 	} {
 		root := t.TempDir()
-		fakelib.Write(t, filepath.Join(root, "proc/driver/nvidia/version"), c.text)
+		bindtest.Write(t, filepath.Join(root, "proc/driver/nvidia/version"), c.text)
 		if got := cuda.KernelDriver(root); got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/commprobe/commprobe/csrc"
 	"github.com/commprobe/commprobe/cuda"
-	"github.com/commprobe/commprobe/internal/fakelib"
+	"github.com/commprobe/commprobe/internal/bindtest"
 	"github.com/commprobe/commprobe/nccl"
 	"github.com/google/go-cmp/cmp"
 )
@@ -31,17 +31,17 @@ func old(t *testing.T) []string {
 	for name := range newer {
 		names = append(names, name)
 	}
-	return append(fakelib.Lacking(t, names...), "-DFAKE_VERSION=21803")
+	return append(bindtest.Lacking(t, names...), "-DFAKE_VERSION=21803")
 }
 
 // standIn starts the test in a process that finds a stand-in at path below its folder.
 func standIn(t *testing.T, path, lib string, flags []string, env ...string) bool {
 	t.Helper()
-	return fakelib.Isolated(t, func(dir string) []string {
+	return bindtest.Isolated(t, func(dir string) []string {
 		if lib == "text" {
-			fakelib.Write(t, filepath.Join(dir, path), strings.Repeat("not a library\n", 1000))
+			bindtest.Write(t, filepath.Join(dir, path), strings.Repeat("not a library\n", 1000))
 		} else if lib != "" {
-			fakelib.Put(t, filepath.Join(dir, path), lib, flags...)
+			bindtest.Put(t, filepath.Join(dir, path), lib, flags...)
 		}
 		return append([]string{
 			"LD_LIBRARY_PATH=" + filepath.Join(dir, "ld"), "VIRTUAL_ENV=" + filepath.Join(dir, "venv"), "CUDA_HOME=" + filepath.Join(dir, "home"),
@@ -91,10 +91,10 @@ func TestLoad(t *testing.T) {
 			}
 			explicit := ""
 			if c.explicit != "" {
-				explicit = fakelib.InDir(c.explicit)
+				explicit = bindtest.InDir(c.explicit)
 			}
 			ok(t, nccl.Load(explicit))
-			if d := cmp.Diff(cuda.Library{Name: "nccl", Path: fakelib.InDir(c.path), Version: c.version}, nccl.Library()); d != "" {
+			if d := cmp.Diff(cuda.Library{Name: "nccl", Path: bindtest.InDir(c.path), Version: c.version}, nccl.Library()); d != "" {
 				t.Error(d)
 			}
 			if v := nccl.LibraryVersion(); int(v) != c.code || !nccl.Has("ncclAllReduce") || nccl.Has("ncclNoSuchThing") {
@@ -127,7 +127,7 @@ func TestLoadError(t *testing.T) {
 			}
 			explicit := ""
 			if c.explicit != "" {
-				explicit = fakelib.InDir(c.explicit)
+				explicit = bindtest.InDir(c.explicit)
 			}
 			err := nccl.Load(explicit)
 			if e, lib := csrc.IsLibrary(err); !lib || e.Library != "NCCL" {
@@ -282,7 +282,7 @@ func TestOldLibrary(t *testing.T) {
 			t.Errorf("%s: got %v, want a *csrc.MissingSymbolError", name, err)
 			continue
 		}
-		want := csrc.MissingSymbolError{Func: name, Library: "NCCL", Path: fakelib.InDir("ld/libnccl.so.2"), Version: "2.18.3", Since: since}
+		want := csrc.MissingSymbolError{Func: name, Library: "NCCL", Path: bindtest.InDir("ld/libnccl.so.2"), Version: "2.18.3", Since: since}
 		// What cannot be registered cannot be deregistered either.
 		want.Func = strings.Replace(want.Func, "Deregister", "Register", 1)
 		e.Func = strings.Replace(e.Func, "Deregister", "Register", 1)
@@ -327,7 +327,7 @@ const configBytes = 80
 // received is the config that the stand-in was given.
 func received(t *testing.T) (b []byte, texts string) {
 	t.Helper()
-	b, err := os.ReadFile(fakelib.InDir("config"))
+	b, err := os.ReadFile(bindtest.InDir("config"))
 	ok(t, err)
 	if len(b) < configBytes {
 		t.Fatalf("%d bytes were passed on", len(b))
@@ -418,7 +418,7 @@ func TestConfig(t *testing.T) {
 			}
 			ok(t, brief(nccl.InitRank(someID, 1, 0, c)))
 			wantConfig(t, want, net+"|"+comm)
-			ok(t, os.Remove(fakelib.InDir("config")))
+			ok(t, os.Remove(bindtest.InDir("config")))
 			ok(t, brief(other.Split(1, 2, c)))
 			wantConfig(t, want, net+"|"+comm)
 		})

@@ -1,17 +1,15 @@
 package nccl_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/commprobe/commprobe/csrc"
 	"github.com/commprobe/commprobe/cuda"
+	"github.com/commprobe/commprobe/internal/bindtest"
 	"github.com/commprobe/commprobe/nccl"
 )
 
@@ -25,7 +23,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func native() bool { return os.Getenv("COMMPROBE_TEST_ENGINE") == "native" }
+// Short names for what every test here uses.
+var (
+	native   = bindtest.Native
+	ok       = bindtest.OK
+	is       = bindtest.Is
+	soon     = bindtest.Soon
+	wantText = bindtest.Says
+)
 
 // engine chooses the provider of this process once and answers the number of devices.
 var engine = sync.OnceValues(func() (int, error) {
@@ -65,39 +70,4 @@ func hostOnly(t *testing.T, why string) {
 		t.Skip("only on the host engine: ", why)
 	}
 	devices(t, 1)
-}
-
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func is(t *testing.T, err, target error) {
-	t.Helper()
-	if !errors.Is(err, target) {
-		t.Errorf("got %v, want %v", err, target)
-	}
-}
-
-// soon is a context for what should be done in an instant.
-func soon(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func wantText(t *testing.T, err error, parts ...string) {
-	t.Helper()
-	if err == nil {
-		t.Error("no error")
-		return
-	}
-	for _, p := range parts {
-		if !strings.Contains(err.Error(), p) {
-			t.Errorf("%q does not say %q", err, p)
-		}
-	}
 }

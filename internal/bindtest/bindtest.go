@@ -1,6 +1,7 @@
-// Package fakelib serves tests of the bindings: it builds stand-ins for vendors' libraries from csrc/testdata/fake and runs a test in a
-// process of its own, since function tables belong to the process and libraries are never closed. Only tests import it.
-package fakelib
+// Package bindtest is what the tests of the bindings share: stand-ins for vendors' libraries, built from csrc/testdata/fake, a way to run a
+// test in a process of its own, since function tables belong to the process and libraries are never closed, and short checks. Only tests
+// import it.
+package bindtest
 
 import (
 	"context"
@@ -97,7 +98,7 @@ func build(t *testing.T, lib string, flags []string) string {
 	from, err := sources()
 	_, noCompiler := exec.LookPath("gcc")
 	if err = errors.Join(err, noCompiler); err != nil {
-		if os.Getenv("COMMPROBE_TEST_ENGINE") == "native" || os.Getenv("REQUIRE_GPU") != "" {
+		if Native() || os.Getenv("REQUIRE_GPU") != "" {
 			t.Skip("stand-ins for libraries are tested where there are a compiler and the sources: ", err)
 		}
 		t.Fatal(err)
@@ -131,5 +132,46 @@ func Write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Native tells whether the tests are to run on GPUs.
+func Native() bool { return os.Getenv("COMMPROBE_TEST_ENGINE") == "native" }
+
+// OK ends the test when err is one.
+func OK(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Is fails the test unless err is target.
+func Is(t *testing.T, err, target error) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Errorf("got %v, want %v", err, target)
+	}
+}
+
+// Soon is a context for what should be done in an instant.
+func Soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Says fails the test unless err says all parts.
+func Says(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Error("no error")
+		return
+	}
+	for _, p := range parts {
+		if !strings.Contains(err.Error(), p) {
+			t.Errorf("%q does not say %q", err, p)
+		}
 	}
 }
