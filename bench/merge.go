@@ -145,26 +145,27 @@ func launchBound(h *result.Half) *result.LaunchBound {
 	return &result.LaunchBound{Rank: h.Ranks[worst].Rank, EnqueueUS: e}
 }
 
-// coreShares relates every rank's issue rate to the best that was seen on its host so far.
-func coreShares(run *result.Run) {
-	best := make(map[string]float64)
-	host := make([]string, len(run.Ranks))
-	for i, r := range run.Ranks {
-		host[i] = r.Host
-	}
-	halves := allHalves(run.Rows)
-	for _, h := range halves {
+// coreShares relates the issue rates in the fresh halves, which are of run, to the best seen on their hosts (best, updated). A new best
+// changes the shares of all halves measured before.
+func coreShares(run *result.Run, best map[string]float64, fresh []*result.Half) {
+	raised := false
+	for _, h := range fresh {
 		for _, r := range h.Ranks {
-			best[host[r.Rank]] = max(best[host[r.Rank]], r.IssueRate)
+			if host := run.Ranks[r.Rank].Host; r.IssueRate > best[host] {
+				best[host], raised = r.IssueRate, true
+			}
 		}
 	}
-	for _, h := range halves {
+	if raised {
+		fresh = allHalves(run.Rows)
+	}
+	for _, h := range fresh {
 		for i := range h.Ranks {
 			r := &h.Ranks[i]
 			if r.IssueRate <= 0 {
 				continue
 			}
-			share := r.IssueRate / best[host[r.Rank]]
+			share := r.IssueRate / best[run.Ranks[r.Rank].Host]
 			r.CoreShare = &share
 			if h.LaunchBound != nil && h.LaunchBound.Rank == r.Rank {
 				h.LaunchBound.CoreShare = &share
@@ -304,16 +305,14 @@ func (f *Failure) exit() int {
 
 func firstFault(rows []result.Row) (rank, halves int) {
 	rank = -1
-	for _, r := range rows {
-		for _, h := range []*result.Half{r.OutOfPlace, r.InPlace} {
-			if h == nil || len(h.Faults) == 0 {
-				continue
-			}
-			if rank < 0 {
-				rank = slices.MinFunc(h.Faults, func(a, b result.Fault) int { return a.Rank - b.Rank }).Rank
-			}
-			halves++
+	for _, h := range allHalves(rows) {
+		if len(h.Faults) == 0 {
+			continue
 		}
+		if rank < 0 {
+			rank = slices.MinFunc(h.Faults, func(a, b result.Fault) int { return a.Rank - b.Rank }).Rank
+		}
+		halves++
 	}
 	return rank, halves
 }

@@ -228,7 +228,7 @@ func TestCoreShares(t *testing.T) {
 			{OutOfPlace: half(2, 8, 10, 1)},
 		},
 	}
-	coreShares(run)
+	coreShares(run, make(map[string]float64), allHalves(run.Rows))
 	var got [][]float64
 	for _, h := range allHalves(run.Rows) {
 		var shares []float64

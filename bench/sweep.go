@@ -41,6 +41,8 @@ type Sweep struct {
 	OnRow   func(row result.Row)
 	Log     func(format string, args ...any) // diagnostics, e.g. refused connections
 	Stop    <-chan struct{}                  // closed: end after the present size, keep the rows
+
+	bestRate map[string]float64 // the best issue rate seen on each host, over all runs
 }
 
 // waitAsLongAsTheRun is the store's own limit for waits without a deadline: those of watchers, and for the next step. What they wait for
@@ -59,6 +61,7 @@ func (s *Sweep) Run(ctx context.Context) *result.Run {
 	if s.Log == nil {
 		s.Log = func(string, ...any) {}
 	}
+	s.bestRate = make(map[string]float64)
 	var err error
 	for r := 1; r <= s.Runs && err == nil; r++ {
 		err = s.once(ctx, out, r)
@@ -202,27 +205,19 @@ func (o *oneRun) judge(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	wait := time.NewTimer(settleTime)
-	defer wait.Stop()
-	for {
+	settled := time.After(settleTime)
+	for all[len(all)-1].Kind != FailDied { // nothing is graver
 		select {
 		case f := <-o.fails:
 			all = append(all, f)
-			if f.Kind == FailDied {
-				o.cancel(o.verdict(all))
-				return
-			}
-		case <-wait.C:
-			o.cancel(o.verdict(all))
-			return
+			continue
+		case <-settled:
 		case <-ctx.Done():
 			return
 		}
-		if all[0].Kind == FailDied {
-			o.cancel(o.verdict(all))
-			return
-		}
+		break
 	}
+	o.cancel(o.verdict(all))
 }
 
 // verdict is the failure that ends this run, with the host of the rank that it names.
@@ -420,7 +415,7 @@ func (o *oneRun) step(ctx context.Context, k int, st step, msg stepMsg, pace *pa
 	pace.saw(row)
 	o.out.Rows = append(o.out.Rows, row)
 	if o.plan.Engine == "native" { // CPU ranks that outnumber the processors share cores by themselves
-		coreShares(o.out)
+		coreShares(o.out, o.s.bestRate, allHalves([]result.Row{row}))
 	}
 	if o.s.OnRow != nil {
 		o.s.OnRow(row)

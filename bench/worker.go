@@ -70,6 +70,7 @@ type worker struct {
 	store   *bootstrap.Client
 	flag    *csrc.Flag
 	plan    Plan
+	hostKey string // see deviceReport
 	drivers []*driver
 	mu      sync.Mutex // guards the comms of drivers against end, and ended
 	ended   bool
@@ -240,10 +241,11 @@ func (w *worker) devices(ctx context.Context) error {
 	w.drivers = drivers
 	w.mu.Unlock()
 	host := HostFacts("")
+	w.hostKey = hostKey(host.Name)
 	parts := make(map[int][]byte)
 	for _, d := range w.drivers {
 		err := d.each(ctx, func(l *lane) error {
-			r, err := describe(l, host)
+			r, err := describe(l, host, w.hostKey)
 			if l.rank == w.cfg.Ranks[0] {
 				r.Drivers = len(w.drivers)
 			}
@@ -257,7 +259,7 @@ func (w *worker) devices(ctx context.Context) error {
 	return w.store.Contribute(ctx, gatherDevice, parts)
 }
 
-func describe(l *lane, host result.Host) (deviceReport, error) {
+func describe(l *lane, host result.Host, hostKey string) (deviceReport, error) {
 	p, err := cuda.GetProperties(l.device)
 	if err != nil {
 		return deviceReport{}, err
@@ -271,7 +273,7 @@ func describe(l *lane, host result.Host) (deviceReport, error) {
 		return deviceReport{}, err
 	}
 	r := deviceReport{
-		Host: host, HostKey: hostKey(host.Name), NCCL: int(nccl.LibraryVersion()), Compute: p.Major*10 + p.Minor, Free: free,
+		Host: host, HostKey: hostKey, NCCL: int(nccl.LibraryVersion()), Compute: p.Major*10 + p.Minor, Free: free,
 		Rank: result.Rank{
 			Rank: l.rank, Host: host.Name, PID: os.Getpid(), Device: l.device, DeviceName: p.Name, PCIBusID: p.PCIBusID, UUID: p.UUID,
 			MemTotal: result.Bytes(p.TotalBytes), CPUs: allowedCPUs(),
@@ -386,7 +388,7 @@ func (w *worker) uniqueID(ctx context.Context) (nccl.UniqueID, error) {
 // makeBarrier gives the timing threads of this host their common barrier: private memory when they are all in this process, otherwise a
 // file that the host's lowest rank makes and removes again once all have it.
 func (w *worker) makeBarrier(ctx context.Context, final finalMsg) error {
-	key := hostKey(HostFacts("").Name)
+	key := w.hostKey
 	parties := final.Drivers[key]
 	use := func(b *csrc.Barrier) {
 		for _, d := range w.drivers {

@@ -208,9 +208,6 @@ func IssueRate() float64 { return float64(C.cp_issue_rate()) }
 // seen so far (0: not known, updated). It tries at most tries processors from cpus[start] on and keeps the last one if none is quiet. It
 // returns the rate there; about 50 µs a try.
 func QuietCore(cpus []int32, start, tries int, best *float64) float64 {
-	if len(cpus) == 0 {
-		return IssueRate()
-	}
 	return float64(C.cp_quiet_core((*C.int32_t)(unsafe.Pointer(unsafe.SliceData(cpus))), C.int(len(cpus)), C.int(start), C.int(tries), (*C.double)(unsafe.Pointer(best))))
 }
 

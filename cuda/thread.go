@@ -74,8 +74,9 @@ func (t *Thread) next() bool {
 	}
 }
 
-// StayAwake makes the thread spin between phases instead of sleeping, from the end of its next phase on. A thread that sleeps gives up its place: the system (and below it a
-// hypervisor) may wake it elsewhere, beside a busy hardware thread, and what is timed then differs from phase to phase.
+// StayAwake makes the thread spin between phases instead of sleeping, from the end of its next phase on. A thread that sleeps gives up its
+// place: the system (and below it a hypervisor) may wake it elsewhere, beside a busy hardware thread, and what is timed then differs from
+// phase to phase.
 func (t *Thread) StayAwake(on bool) { t.awake.Store(on) }
 
 // Device is the thread's device.

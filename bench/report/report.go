@@ -173,30 +173,31 @@ func medianOrNil(values []float64) *result.Micros {
 
 // commonLaunchBound is nil unless more than half of the runs were launch-bound; then it names the rank of most of them.
 func commonLaunchBound(halves []*result.Half) *result.LaunchBound {
-	byRank := map[int][]float64{}
+	byRank := map[int][]*result.LaunchBound{}
 	bound := 0
 	for _, h := range halves {
 		if h.LaunchBound != nil {
 			bound++
-			byRank[h.LaunchBound.Rank] = append(byRank[h.LaunchBound.Rank], float64(h.LaunchBound.EnqueueUS))
+			byRank[h.LaunchBound.Rank] = append(byRank[h.LaunchBound.Rank], h.LaunchBound)
 		}
 	}
 	if 2*bound <= len(halves) {
 		return nil
 	}
 	best := -1
-	for rank, times := range byRank {
-		if best < 0 || len(times) > len(byRank[best]) || len(times) == len(byRank[best]) && rank < best {
+	for rank, of := range byRank {
+		if best < 0 || len(of) > len(byRank[best]) || len(of) == len(byRank[best]) && rank < best {
 			best = rank
 		}
 	}
-	b := &result.LaunchBound{Rank: best, EnqueueUS: result.Micros(stat.Median(byRank[best]))}
-	var shares []float64
-	for _, h := range halves {
-		if l := h.LaunchBound; l != nil && l.Rank == best && l.CoreShare != nil {
+	var enqueue, shares []float64
+	for _, l := range byRank[best] {
+		enqueue = append(enqueue, float64(l.EnqueueUS))
+		if l.CoreShare != nil {
 			shares = append(shares, *l.CoreShare)
 		}
 	}
+	b := &result.LaunchBound{Rank: best, EnqueueUS: result.Micros(stat.Median(enqueue))}
 	if len(shares) > 0 {
 		share := stat.Median(shares)
 		b.CoreShare = &share

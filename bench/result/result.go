@@ -215,7 +215,7 @@ type Modes struct {
 	MedianUS   Micros `json:"median_us"`
 	MinUS      Micros `json:"min_us"`
 	MaxUS      Micros `json:"max_us"`
-	Groups     []Mode `json:"groups"` // one entry: the runs agree
+	Groups     []Mode `json:"groups"` // one entry: no clear groups
 	// Runs outside the fastest group, or without groups those 15 % slower than the fastest; and how many of them were launch-bound on a
 	// rank whose core was shared (core share below SharedCore).
 	SlowRuns       int `json:"slow_runs,omitempty"`

@@ -44,11 +44,6 @@ func usage(format string, args ...any) error {
 // run is the whole program but for the process: args with the program's name first, and where output goes. It returns the exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	app := newApp(stdout, stderr)
-	for _, c := range app.Commands {
-		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
-			return usage("%s: %w; commprobe %s --help lists the flags", c.Name, err, c.Name)
-		}
-	}
 	err := app.RunContext(context.Background(), permute(app, args))
 	if err == nil {
 		return bench.ExitOK
@@ -64,18 +59,16 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 func newApp(stdout, stderr io.Writer) *cli.App {
-	return &cli.App{
-		Name:                   "commprobe",
-		Usage:                  "measure collective communication between GPUs, natively, and say what is wrong",
-		HideVersion:            true,
-		Writer:                 stdout,
-		ErrWriter:              stderr,
-		UseShortOptionHandling: false,
-		ExitErrHandler:         func(*cli.Context, error) {}, // run decides
-		OnUsageError:           func(_ *cli.Context, err error, _ bool) error { return &exitError{bench.ExitUsage, err} },
-		Flags:                  globalFlags(),
-		Commands:               []*cli.Command{sweepCommand(), versionCommand(), workerCommand()},
-		CommandNotFound:        nil,
+	app := &cli.App{
+		Name:           "commprobe",
+		Usage:          "measure collective communication between GPUs, natively, and say what is wrong",
+		HideVersion:    true,
+		Writer:         stdout,
+		ErrWriter:      stderr,
+		ExitErrHandler: func(*cli.Context, error) {}, // run decides
+		OnUsageError:   func(_ *cli.Context, err error, _ bool) error { return &exitError{bench.ExitUsage, err} },
+		Flags:          globalFlags(),
+		Commands:       []*cli.Command{sweepCommand(), versionCommand(), workerCommand()},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
 				return usage("unknown command %q; commprobe --help lists them", c.Args().First())
@@ -84,6 +77,12 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 		},
 		CustomAppHelpTemplate: cli.AppHelpTemplate + exitStatusHelp,
 	}
+	for _, c := range app.Commands {
+		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
+			return usage("%s: %w; commprobe %s --help lists the flags", c.Name, err, c.Name)
+		}
+	}
+	return app
 }
 
 const exitStatusHelp = `
@@ -100,6 +99,16 @@ func globalFlags() []cli.Flag {
 		&cli.StringFlag{Name: "cudart-lib", Usage: "load this `FILE` as the CUDA runtime instead of searching for it"},
 		&cli.BoolFlag{Name: "quiet", Usage: "no progress and no remarks on stderr"},
 		&cli.BoolFlag{Name: "no-color", Usage: "no colours (the variable NO_COLOR does the same)"},
+	}
+}
+
+// engineName is the --engine that was asked for, refused when there is none of that name.
+func engineName(c *cli.Context) (string, error) {
+	switch e := text(c, "engine"); e {
+	case "auto", "native", "host":
+		return e, nil
+	default:
+		return "", usage("--engine %q: use auto, native or host", e)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -25,10 +24,11 @@ func versionCommand() *cli.Command {
 			if c.Args().Present() {
 				return usage("version takes no arguments")
 			}
-			if e := text(c, "engine"); !slices.Contains([]string{"auto", "native", "host"}, e) {
-				return usage("--engine %q: use auto, native or host", e)
+			engine, err := engineName(c)
+			if err != nil {
+				return err
 			}
-			return printVersion(c.App.Writer, text(c, "engine"), text(c, "cudart-lib"), text(c, "nccl-lib"))
+			return printVersion(c.App.Writer, engine, text(c, "cudart-lib"), text(c, "nccl-lib"))
 		},
 	}
 }
