@@ -45,7 +45,7 @@ var rooms = map[string]room{
 	"internal/bootstrap": {noCgo: true},
 	"internal/launch":    {noCgo: true, may: []string{"internal/bootstrap"}},
 	"internal/topo":      {},
-	"internal/bindtest":   {noCgo: true}, // for tests
+	"internal/bindtest":  {noCgo: true}, // for tests
 	"bench":              {may: []string{"csrc", "cuda", "nccl", "internal/*", "bench/result", "bench/stat"}},
 	"bench/result":       {noCgo: true},
 	"bench/stat":         {noCgo: true, may: []string{"bench/result"}},
