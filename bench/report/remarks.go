@@ -66,7 +66,7 @@ func remarks(run *result.Run, printed []result.Row) string {
 			fmt.Fprintf(&b, "#   %s: %s\n", oneLine(s.What), oneLine(s.Why))
 		}
 	}
-	bound := launchBoundLines(printed, run.Config.Engine)
+	bound := launchBoundLines(printed, &run.Config)
 	if len(run.Notes)+len(bound) > 0 {
 		b.WriteString("# Notes:\n")
 		for _, n := range run.Notes {
@@ -116,12 +116,16 @@ type boundGroup struct {
 }
 
 // launchBoundLines joins launch-bound rows into one sentence a curve and rank: a table of 20 such rows has one cause.
-func launchBoundLines(rows []result.Row, engine string) []string {
+func launchBoundLines(rows []result.Row, c *result.Config) []string {
 	var lines []string
 	sets := setsOf(rows)
 	waiter := "the GPU waits for the CPU"
-	if engine == "host" {
+	if c.Engine == "host" {
 		waiter = "the stream waits for the thread that queues"
+	}
+	cure := "--quiet-cores avoids such cores"
+	if c.QuietCores {
+		cure = "none quieter was found, or it became busy during the series"
 	}
 	for _, set := range sets {
 		for _, g := range boundGroups(set) {
@@ -138,8 +142,8 @@ func launchBoundLines(rows []result.Row, engine string) []string {
 			}
 			text = fmt.Sprintf("%s: queueing one operation takes %s µs; %s", text, rangeText(g.enqueue), waiter)
 			if len(g.shared) > 0 {
-				text += fmt.Sprintf("; in %d of them its core did only %.0f %% of what it does alone: the core's other hardware thread was busy (--quiet-cores avoids such cores)",
-					len(g.shared), 100*stat.Median(g.shared))
+				text += fmt.Sprintf("; in %d of them its core did only %.0f %% of what it does alone: the core's other hardware thread was busy (%s)",
+					len(g.shared), 100*stat.Median(g.shared), cure)
 			}
 			lines = append(lines, text)
 		}

@@ -271,6 +271,9 @@ func conditions(c *result.Config) []string {
 		list = append(list, "offset rotation off")
 	}
 	list = append(list, "time "+orNone(c.Parity.Average)+" over ranks", "host clock")
+	if c.QuietCores {
+		list = append(list, "quiet cores")
+	}
 	if !c.ItersExact {
 		list = append(list, "more iterations at small sizes")
 	}

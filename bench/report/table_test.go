@@ -284,12 +284,25 @@ func TestLaunchBoundLines(t *testing.T) {
 	at := func(rank int, us result.Micros) *result.LaunchBound {
 		return &result.LaunchBound{Rank: rank, EnqueueUS: us}
 	}
-	got := launchBoundLines([]result.Row{row(8, at(1, 9.4), at(1, 9.5)), row(64, at(1, 9.4), nil), row(512, at(0, 20), at(1, 9.3)), row(4096, nil, nil)}, "host")
+	got := launchBoundLines([]result.Row{row(8, at(1, 9.4), at(1, 9.5)), row(64, at(1, 9.4), nil), row(512, at(0, 20), at(1, 9.3)), row(4096, nil, nil)}, &result.Config{Engine: "host"})
 	want := []string{
 		"rows 8 B … 512 B are launch-bound on rank 1 (4 of 6 row halves): queueing one operation takes 9.4 µs; the stream waits for the thread that queues",
 		"row 512 B is launch-bound on rank 0 (1 of 2 row halves): queueing one operation takes 20.0 µs; the stream waits for the thread that queues",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestSharedCoreCure: the advice to look for quiet cores is given only to those who did not.
+func TestSharedCoreCure(t *testing.T) {
+	share := 0.55
+	row := result.Row{Collective: "all_reduce", Type: "float", Op: "sum", Bytes: 8, OutOfPlace: &result.Half{
+		LaunchBound: &result.LaunchBound{Rank: 0, EnqueueUS: 9.4, CoreShare: &share}}}
+	for _, quiet := range []bool{false, true} {
+		got := launchBoundLines([]result.Row{row}, &result.Config{Engine: "native", QuietCores: quiet})
+		if len(got) != 1 || !strings.Contains(got[0], "did only 55 %") || strings.Contains(got[0], "--quiet-cores avoids") == quiet {
+			t.Errorf("quiet cores %v: %q", quiet, got)
+		}
 	}
 }

@@ -57,7 +57,7 @@ type Config struct {
 	MaxBytes    Bytes    `json:"max_bytes"`
 	StepFactor  float64  `json:"step_factor,omitempty"` // > 1, or 0 when StepBytes is used
 	StepBytes   Bytes    `json:"step_bytes,omitempty"`
-	QuietCores  bool     `json:"quiet_cores,omitempty"` // ranks looked for a processor with a quiet neighbour before each timed series
+	QuietCores  bool     `json:"quiet_cores"` // ranks looked for a processor with a quiet neighbour before each timed series
 	Iters       int      `json:"iters"`
 	ItersExact  bool     `json:"iters_exact"` // false: small sizes run more than Iters; Row.Iters has the number
 	Warmup      int      `json:"warmup"`

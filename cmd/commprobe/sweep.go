@@ -70,7 +70,7 @@ func sweepFlags() []cli.Flag {
 		&cli.Float64Flag{Name: "timeout", Aliases: []string{"T"}, Value: 60, Usage: "`SECONDS` that each phase may take: join, initialisation, each series of a size"},
 		&cli.StringFlag{Name: "placement", Value: "process", Usage: "process (one a rank), thread (one process, a thread a rank: nccl-tests -t N -g 1) or group (one thread: -g N)"},
 		&cli.IntFlag{Name: "runs", Value: 1, Usage: "repeat all of it in `R` fresh sets of processes and report the modes they fall into"},
-		&cli.BoolFlag{Name: "quiet-cores", Usage: "before each timed series, move each rank to a processor whose other hardware thread is idle"},
+		&cli.BoolFlag{Name: "quiet-cores", DefaultText: "on with GPUs, off on the host engine", Usage: "before each timed series, move each rank's timing thread to an allowed processor near its GPU whose other hardware thread is idle; =false leaves threads where the system puts them"},
 		&cli.BoolFlag{Name: "percentiles", Usage: "columns p50, p99 and max of the single operations"},
 		&cli.StringFlag{Name: "json", Usage: "write the whole result to `FILE` (- is stdout)"},
 		&cli.StringFlag{Name: "csv", Usage: "write the rows to `FILE` (- is stdout)"},
@@ -175,7 +175,6 @@ func (s *sweepRun) makePlan(c *cli.Context) error {
 		return usage("-T %g: the time-out must be more than 0 and less than 1e8 seconds; a wait without an end is what this tool is there to avoid", t)
 	}
 	p.Timeout = time.Duration(t * float64(time.Second))
-	p.QuietCores = c.Bool("quiet-cores")
 	if p.Placement, err = bench.ParsePlacement(c.String("placement")); err != nil {
 		return usage("--placement: %w", err)
 	}
@@ -189,6 +188,11 @@ func (s *sweepRun) makePlan(c *cli.Context) error {
 	devices, err := s.chooseEngine(engine)
 	if err != nil {
 		return err
+	}
+	// On the host engine the ranks' own streams keep the processors busy: there is nothing quiet to find.
+	p.QuietCores = p.Engine == "native"
+	if c.IsSet("quiet-cores") {
+		p.QuietCores = c.Bool("quiet-cores")
 	}
 	if err := s.chooseWorld(c, devices); err != nil {
 		return err
