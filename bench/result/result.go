@@ -64,7 +64,29 @@ type Config struct {
 	Check       int      `json:"check"` // verified iterations a row half, 0 = not checked
 	TimeoutS    float64  `json:"timeout_s"`
 	Runs        int      `json:"runs"`   // fresh sets of processes
+	Modes       Options  `json:"modes"`  // how the operations are called
 	Parity      Parity   `json:"parity"` // what makes the figures comparable with nccl-tests
+}
+
+// Options are the ways of calling an operation, by nccl-tests' letters. The zero value is the plain way.
+type Options struct {
+	Root         string  `json:"root,omitempty"`          // -r: a rank or "all"; only collectives with a root have one
+	Graph        int     `json:"graph,omitempty"`         // -G: launches of a CUDA graph that holds all iterations, 0 = no graph
+	Aggregate    int     `json:"aggregate,omitempty"`     // -m: operations in one group, 0 and 1 = one
+	Register     int     `json:"register,omitempty"`      // -R: 0 no, 1 ncclCommRegister, 2 symmetric window
+	CTAPolicy    *int    `json:"cta_policy,omitempty"`    // -x: 0 default, 1 efficiency, 2 zero CTA; nil = not set
+	Blocking     int     `json:"blocking,omitempty"`      // -z: 1 wait and barrier after each operation, 2 wait only, 3 as 1 without the barrier's time
+	Cycles       int     `json:"cycles"`                  // -N: how often the whole table was asked for, 0 = until stopped
+	CPUTime      bool    `json:"cpu_time,omitempty"`      // -C: the time column shows queueing by the processor
+	Timestamps   bool    `json:"timestamps,omitempty"`    // -S
+	Memory       bool    `json:"memory,omitempty"`        // -M
+	Unalign      int     `json:"unalign,omitempty"`       // -u: elements that both buffers are shifted by
+	NullStream   bool    `json:"null_stream,omitempty"`   // -y
+	ParallelInit bool    `json:"parallel_init,omitempty"` // -p
+	Split        string  `json:"split,omitempty"`         // how the ranks are split into groups that sweep at the same time; "" = one group
+	Comms        int     `json:"comms,omitempty"`         // communicators over the same GPUs that work at the same time, 0 and 1 = one
+	Spread       float64 `json:"spread,omitempty"`        // alltoallv: 0 = uniform … 1 = by distance
+	Matrix       string  `json:"matrix,omitempty"`        // alltoallv: file with the bytes from each rank to each
 }
 
 // Parity says which of nccl-tests' conditions held.
@@ -103,29 +125,43 @@ type Library struct {
 
 // Rank is one member of the communicator.
 type Rank struct {
-	Rank       int    `json:"rank"`
-	Host       string `json:"host"`
-	PID        int    `json:"pid"`
-	Device     int    `json:"device"`
-	DeviceName string `json:"device_name"`
-	PCIBusID   string `json:"pci_bus_id"`
-	UUID       string `json:"uuid,omitempty"`
-	Compute    string `json:"compute_capability,omitempty"` // "9.0"
-	MemTotal   Bytes  `json:"mem_total"`
-	CPUs       string `json:"cpus"` // processors this rank may run on, as a list such as "0-15"
+	Rank       int     `json:"rank"`
+	Host       string  `json:"host"`
+	PID        int     `json:"pid"`
+	Device     int     `json:"device"`
+	DeviceName string  `json:"device_name"`
+	PCIBusID   string  `json:"pci_bus_id"`
+	UUID       string  `json:"uuid,omitempty"`
+	Compute    string  `json:"compute_capability,omitempty"` // "9.0"
+	MemTotal   Bytes   `json:"mem_total"`
+	CPUs       string  `json:"cpus"`             // processors this rank may run on, as a list such as "0-15"
+	Group      int     `json:"group"`            // of those that sweep at the same time, 0 when there is one
+	InitS      float64 `json:"init_s,omitempty"` // seconds that initialising its communicators took
+	Memory     *Memory `json:"memory,omitempty"` // only with Options.Memory
+}
+
+// Memory is what a rank's device lost of its free memory, step by step. Other programs on the device disturb it.
+type Memory struct {
+	Init       Bytes `json:"init"`       // communicators
+	User       Bytes `json:"user"`       // message buffers
+	Collective Bytes `json:"collective"` // what operations allocated while they ran
+	Total      Bytes `json:"total"`
 }
 
 // Row is one size of one collective, type and op: an out-of-place and an in-place half.
 type Row struct {
-	Run        int    `json:"run"` // 1 … Config.Runs
-	Collective string `json:"collective"`
-	Type       string `json:"type"`
-	Op         string `json:"op"`   // "none" where the collective has none
-	Root       int    `json:"root"` // -1 where the collective has none
-	Bytes      Bytes  `json:"bytes"`
-	Count      Count  `json:"count"` // elements as nccl-tests prints them
-	OutOfPlace *Half  `json:"out_of_place,omitempty"`
-	InPlace    *Half  `json:"in_place,omitempty"`
+	Run        int       `json:"run"`             // 1 … Config.Runs
+	Cycle      int       `json:"cycle,omitempty"` // 1 … Options.Cycles, 0 when there is one
+	Group      int       `json:"group,omitempty"` // which of the groups that sweep at the same time
+	Time       time.Time `json:"time,omitzero"`   // when it was done
+	Collective string    `json:"collective"`
+	Type       string    `json:"type"`
+	Op         string    `json:"op"`   // "none" where the collective has none
+	Root       int       `json:"root"` // -1 where the collective has none
+	Bytes      Bytes     `json:"bytes"`
+	Count      Count     `json:"count"` // elements as nccl-tests prints them
+	OutOfPlace *Half     `json:"out_of_place,omitempty"`
+	InPlace    *Half     `json:"in_place,omitempty"`
 }
 
 // Half is one placement of one row. TimeUS is the figure that nccl-tests prints: host clock from a barrier to the end of all queued
@@ -135,7 +171,8 @@ type Half struct {
 	TimeUS      Micros       `json:"time_us"`
 	AlgBW       GBps         `json:"algbw_gbps"`
 	BusBW       GBps         `json:"busbw_gbps"`
-	Wrong       *int64       `json:"wrong,omitempty"` // wrong elements over all ranks; nil = not checked
+	Wrong       *int64       `json:"wrong,omitempty"`     // wrong elements over all ranks; nil = not checked
+	Unchecked   string       `json:"unchecked,omitempty"` // why Wrong is nil although checks were asked for
 	Faults      []Fault      `json:"faults,omitempty"`
 	Ranks       []RankTime   `json:"ranks"`
 	Iter        *IterStats   `json:"iter,omitempty"`         // each iteration's slowest rank, from a separate series with events
@@ -178,11 +215,22 @@ type LaunchBound struct {
 // Fault is what verification found wrong on one rank.
 type Fault struct {
 	Rank     int      `json:"rank"`
-	Wrong    int64    `json:"wrong"` // elements
-	First    int64    `json:"first"` // lowest wrong element index
-	Last     int64    `json:"last"`  // highest wrong element index
+	Wrong    int64    `json:"wrong"`            // elements
+	First    int64    `json:"first"`            // lowest wrong element index
+	Last     int64    `json:"last"`             // highest wrong element index
+	Ranges   []Range  `json:"ranges,omitempty"` // runs of wrong elements, at most MaxRanges; the last one may then hold right ones too
 	Samples  []Sample `json:"samples,omitempty"`
 	Analysis string   `json:"analysis,omitempty"` // in words, e.g. whose contribution is missing
+}
+
+// MaxRanges bounds Fault.Ranges.
+const MaxRanges = 16
+
+// Range is neighbouring wrong elements of one rank's result.
+type Range struct {
+	First int64 `json:"first"`
+	Last  int64 `json:"last"`
+	Wrong int64 `json:"wrong"` // Last − First + 1, or fewer where ranges were joined
 }
 
 // Sample is one wrong element, in the notation of its type.
