@@ -12,15 +12,11 @@ import (
 // the algorithm really in use (nccl-tests doc/PERFORMANCE.md).
 var allReduce = collective{
 	name:    "all_reduce",
+	about:   "every rank gets the reduction of all ranks' buffers",
+	agree:   true,
 	reduces: true,
-	layout: func(_ int, size result.Bytes, t nccl.DataType) layout {
-		n := result.Count(int64(size) / int64(t.Size()))
-		return layout{count: n, send: n, recv: n, bytes: result.Bytes(int64(n) * int64(t.Size()))}
-	},
-	factor: func(n int) float64 { return 2 * float64(n-1) / float64(n) },
-	steps: func(c call) []csrc.Step {
-		return []csrc.Step{{
-			Kind: csrc.StepAllReduce, Lane: c.lane, Send: c.send, Recv: c.recv, Count: uint64(c.count), DType: int(c.dtype), Op: int(c.op),
-		}}
-	},
+	layout:  func(_ shape, size result.Bytes, t nccl.DataType) layout { return whole(size, t) },
+	factor:  func(n int) float64 { return 2 * otherParts(n) },
+	rounds:  func(c call) [][]csrc.Step { return one(c.step(csrc.StepAllReduce)) },
+	expect:  func(_ shape, l layout) []piece { return reduced(l, 0) },
 }

@@ -82,7 +82,7 @@ func TestFinalPlan(t *testing.T) {
 	for r := range o.reports {
 		o.reports[r].Rank.UUID = digits(int64(r))
 	}
-	o.s.Plan.Types, o.job = []string{"float", "f8e4m3"}, "j"
+	o.plan.Types, o.job = []string{"float", "f8e4m3"}, "j"
 	msg, err := o.finalPlan()
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestFinalPlan(t *testing.T) {
 
 	t.Run("no type is left", func(t *testing.T) {
 		o := reported("native", 8, 64, deviceReport{HostKey: "a", Free: 80 << 30, NCCL: 22809, Compute: 80})
-		o.s.Plan.Types = []string{"f8e5m2"}
+		o.plan.Types = []string{"f8e5m2"}
 		var f *Failure
 		if _, err := o.finalPlan(); !errors.As(err, &f) || f.Kind != FailUsage || !strings.Contains(f.Text, "type f8e5m2") {
 			t.Errorf("error %v", err)
@@ -297,8 +297,8 @@ func TestSlots(t *testing.T) {
 		bytes, max result.Bytes
 		want       uint64
 	}{{8, 64, 8}, {8, 71, 8}, {64, 64, 1}, {48, 64, 1}, {0, 64, 1}} {
-		task := &task{step: step{layout: layout{bytes: c.bytes}}, maxBytes: c.max}
-		if got := task.slots(); got != c.want {
+		task := &task{plan: &Plan{MaxBytes: c.max}}
+		if got := task.slots(c.bytes); got != c.want {
 			t.Errorf("%d bytes of %d: %d, want %d", c.bytes, c.max, got, c.want)
 		}
 	}

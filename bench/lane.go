@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,18 +14,25 @@ import (
 	"github.com/commprobe/commprobe/nccl"
 )
 
-// lane is one rank: its device, communicator, stream and buffers. All of it is used on its driver's thread only.
+// lane is one rank's part of one communicator: its stream and buffers. All of it is used on its driver's thread only.
 type lane struct {
 	rank, device int
+	index        int                       // which of several communicators over the same GPUs
+	group        int                       // which of the groups that sweep at the same time
+	at, world    int                       // rank and number of ranks in the communicator
 	comm         atomic.Pointer[nccl.Comm] // set once on the driver's thread, aborted from any
 	pci          string                    // PCI address of the device
-	stream       cuda.Stream
+	stream       cuda.Stream               // zero: the NULL stream
 	send, recv   cuda.DevicePtr
-	bufBytes     int64
-	fromNCCL     bool // buffers came from ncclMemAlloc
+	bufBytes     int64 // of the send buffer
+	recvBytes    int64 // of the receive buffer: as much, or twice that for exchanges in place
+	fromNCCL     bool  // buffers came from ncclMemAlloc
 	events       []cuda.Event
 	check        *checker
-	filled       string // what the buffers hold, so that they are not filled twice
+	filled       string                       // what the send buffer holds, so that it is not filled twice
+	mulsum       map[nccl.DataType]nccl.RedOp // operators made for this communicator
+	unregister   []func() error
+	free         [3]int64 // bytes free on the device before initialisation, after it, and with buffers; 0: not asked for
 }
 
 // driver is one thread that times: with one lane, or in the group placement with all of them.
@@ -99,68 +107,205 @@ func (l *lane) on(f func(*lane) error) error {
 	return nil
 }
 
-// init creates the communicators of the driver's lanes.
-func (d *driver) init(ctx context.Context, id nccl.UniqueID, world int) error {
+// commKey names a communicator: group and index.
+type commKey struct{ group, index int }
+
+// spread gives each lane its place in the plan, and each rank a lane for each communicator over the same GPUs.
+func (d *driver) spread(p *Plan) {
+	ranks := d.lanes
+	for i := 1; i < p.Modes.Comms; i++ {
+		for _, l := range ranks {
+			d.lanes = append(d.lanes, &lane{rank: l.rank, device: l.device, pci: l.pci, index: i})
+		}
+	}
+	for _, l := range d.lanes {
+		l.group, l.at, l.world = p.place(l.rank)
+	}
+}
+
+// sets are the driver's lanes by communicator index.
+func (d *driver) sets() [][]*lane {
+	var out [][]*lane
+	for _, l := range d.lanes {
+		if l.index == len(out) {
+			out = append(out, nil)
+		}
+		out[l.index] = append(out[l.index], l)
+	}
+	return out
+}
+
+// grouped runs f for each set of lanes in one NCCL group, as calls in which the ranks of one thread wait for each other need.
+func (d *driver) grouped(ctx context.Context, f func(*lane) error) error {
 	return d.thread.Do(ctx, func() error {
-		config, err := parityConfig()
-		if err != nil {
-			return err
-		}
-		one := func(l *lane) error {
-			return l.on(func(l *lane) error {
-				c, err := nccl.InitRank(id, world, l.rank, config)
-				l.comm.Store(c)
-				return err
-			})
-		}
-		if len(d.lanes) == 1 {
-			return one(d.lanes[0])
-		}
-		return nccl.Group(func() error {
-			for _, l := range d.lanes {
-				if err := one(l); err != nil {
-					return err
+		for _, set := range d.sets() {
+			all := func() error {
+				for _, l := range set {
+					if err := l.on(f); err != nil {
+						return err
+					}
 				}
+				return nil
 			}
-			return nil
-		})
+			run := func() error { return nccl.Group(all) }
+			if len(set) == 1 {
+				run = all
+			}
+			if err := run(); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 
-// parityConfig is the communicator config that nccl-tests uses, so that the figures compare.
-func parityConfig() (*nccl.Config, error) {
-	if cuda.IsHost() || nccl.LibraryVersion() < nccl.Since228 {
+// init creates the communicators of the driver's lanes.
+func (d *driver) init(ctx context.Context, ids map[commKey]nccl.UniqueID, modes *result.Options) error {
+	make1 := func(l *lane) error {
+		config, err := commConfig(modes)
+		if err != nil {
+			return err
+		}
+		c, err := nccl.InitRank(ids[commKey{l.group, l.index}], l.world, l.at, config)
+		l.comm.Store(c)
+		return err
+	}
+	if !modes.ParallelInit {
+		return d.grouped(ctx, make1)
+	}
+	for _, set := range d.sets() {
+		if err := inThreads(ctx, set, make1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inThreads runs f for all lanes at once, each on a thread of its own.
+func inThreads(ctx context.Context, lanes []*lane, f func(*lane) error) error {
+	errs := make([]error, len(lanes))
+	var wg sync.WaitGroup
+	for i, l := range lanes {
+		wg.Go(func() {
+			t, err := cuda.NewThread(l.device)
+			if err != nil {
+				errs[i] = fmt.Errorf("rank %d: %w", l.rank, err)
+				return
+			}
+			errs[i] = t.Do(ctx, func() error { return l.on(f) })
+			if errs[i] == nil {
+				errs[i] = t.Close(ctx)
+			}
+		})
+	}
+	wg.Wait()
+	return worst(errs)
+}
+
+// commConfig is the communicator config that nccl-tests uses, so that the figures compare.
+func commConfig(modes *result.Options) (*nccl.Config, error) {
+	c := nccl.NewConfig()
+	if modes.CTAPolicy != nil {
+		if err := c.SetCTAPolicy(*modes.CTAPolicy); err != nil {
+			return nil, err
+		}
+	}
+	if !cuda.IsHost() && nccl.LibraryVersion() >= nccl.Since228 {
+		return c, c.SetNVLinkCentricSched(true)
+	}
+	if modes.CTAPolicy == nil {
 		return nil, nil
 	}
-	c := nccl.NewConfig()
-	return c, c.SetNVLinkCentricSched(true)
+	return c, nil
 }
 
 // alloc creates the stream, the buffers and the checker.
-func (l *lane) alloc(bytes int64) error {
+func (l *lane) alloc(bytes int64, p *Plan) error {
 	var err error
-	if l.stream, err = cuda.NewStream(); err != nil {
-		return err
+	if !p.Modes.NullStream {
+		if l.stream, err = cuda.NewStream(); err != nil {
+			return err
+		}
 	}
-	l.bufBytes = bytes
+	l.bufBytes, l.recvBytes = bytes, bytes*int64(p.bufferParts()-1)
 	l.fromNCCL = nccl.Has("ncclMemAlloc")
-	for _, p := range []*cuda.DevicePtr{&l.send, &l.recv} {
+	for _, b := range l.both() {
 		if l.fromNCCL {
-			*p, err = nccl.MemAlloc(bytes)
+			*b.p, err = nccl.MemAlloc(b.bytes)
 		} else {
-			*p, err = cuda.Malloc(bytes)
+			*b.p, err = cuda.Malloc(b.bytes)
 		}
 		if err != nil {
-			return fmt.Errorf("buffer of %d bytes: %w", bytes, err)
+			return fmt.Errorf("buffer of %d bytes: %w", b.bytes, err)
 		}
 	}
 	l.check, err = newChecker(l.device)
 	return err
 }
 
+type buffer struct {
+	p     *cuda.DevicePtr
+	bytes int64
+}
+
+func (l *lane) both() []buffer { return []buffer{{&l.send, l.bufBytes}, {&l.recv, l.recvBytes}} }
+
+// register makes the buffers known to the communicator: how is nccl-tests' -R, 1 or 2.
+func (l *lane) register(how int) error {
+	for _, b := range l.both() {
+		switch how {
+		case 1:
+			r, err := l.comm.Load().Register(*b.p, b.bytes)
+			if err != nil {
+				return err
+			}
+			l.unregister = append(l.unregister, r.Deregister)
+		case 2:
+			w, err := l.comm.Load().RegisterWindow(*b.p, b.bytes, true)
+			if err != nil {
+				return err
+			}
+			l.unregister = append(l.unregister, w.Deregister)
+		}
+	}
+	return nil
+}
+
+// release undoes register.
+func (l *lane) release() error {
+	var errs []error
+	for _, f := range l.unregister {
+		errs = append(errs, f())
+	}
+	l.unregister = nil
+	return errors.Join(errs...)
+}
+
+// operator is the handle of an operator in this lane's communicator.
+func (l *lane) operator(op nccl.RedOp, t nccl.DataType) (nccl.RedOp, error) {
+	if op != mulSum {
+		return op, nil
+	}
+	if h, ok := l.mulsum[t]; ok {
+		return h, nil
+	}
+	h, err := l.comm.Load().NewPreMulSum(csrc.MulSumScalar(int(t), l.at), t)
+	if err != nil {
+		return 0, err
+	}
+	if l.mulsum == nil {
+		l.mulsum = make(map[nccl.DataType]nccl.RedOp)
+	}
+	l.mulsum[t] = h
+	return h, nil
+}
+
 // close releases everything in order. The communicator goes last: NCCL wants its memory back before.
 func (l *lane) close() error {
 	var errs []error
+	for _, op := range l.mulsum {
+		errs = append(errs, l.comm.Load().DestroyOp(op))
+	}
 	for _, e := range l.events {
 		errs = append(errs, e.Destroy())
 	}
@@ -199,31 +344,101 @@ func (l *lane) need(n int) error {
 	return nil
 }
 
-// buffers are the addresses that a half uses.
-func (l *lane) buffers(ly layout, t nccl.DataType, inPlace bool) (send, recv uintptr) {
-	if !inPlace {
-		return uintptr(l.send), uintptr(l.recv)
-	}
-	at := func(off result.Count) uintptr {
-		return uintptr(l.recv) + uintptr(int64(off)*int64(l.rank)*int64(t.Size()))
-	}
-	return at(ly.sendInPlace), at(ly.recvInPlace)
+// member is a lane's part in a task.
+type member struct {
+	*lane
+	s          shape
+	ly         layout
+	op         nccl.RedOp // as the communicator knows it
+	idle       bool
+	sideBySide bool   // see collective.exchange
+	slots      uint64 // after how many operations the rotation through the buffers starts again
+	base       int64  // bytes that both buffers are shifted by
 }
 
-// steps is one iteration of all of the driver's lanes.
-func (d *driver) steps(st step, world int, inPlace bool, shift uint64) []csrc.Step {
-	var out []csrc.Step
+// members are all lanes' parts in a task.
+func (d *driver) members(t *task) ([]member, error) {
+	out := make([]member, len(d.lanes))
 	for i, l := range d.lanes {
-		send, recv := l.buffers(st.layout, st.dtype, inPlace)
-		out = append(out, st.coll.steps(call{
-			lane: i, send: send + uintptr(shift), recv: recv + uintptr(shift), count: st.layout.count, dtype: st.dtype, op: st.op,
-			root: 0, rank: l.rank, world: world,
-		})...)
+		m := member{lane: l, s: t.plan.shape(t.cell, l.at, l.world)}
+		m.ly = t.coll.lay(m.s, t.ask, t.dtype)
+		m.idle = t.coll.idle != nil && t.coll.idle(m.s)
+		m.slots = t.slots(m.ly.bytes)
+		m.sideBySide = t.coll.exchange
+		m.base = int64(t.plan.Modes.Unalign) * int64(t.dtype.Size())
+		var err error
+		if m.op, err = l.operator(t.op, t.dtype); err != nil {
+			return nil, fmt.Errorf("rank %d: operator %s of %s: %w", l.rank, opName(t.op), t.dtype, err)
+		}
+		out[i] = m
 	}
-	if len(d.lanes) > 1 {
-		out = append([]csrc.Step{{Kind: csrc.StepGroupStart}}, append(out, csrc.Step{Kind: csrc.StepGroupEnd})...)
+	return out, nil
+}
+
+// input is the buffer that a half's input lies in, and seed what timing finds there. The input of an exchange in place lies in the second
+// part of the receive buffer.
+func (m *member) input(inPlace bool) (p cuda.DevicePtr, seed uint64) {
+	switch {
+	case !inPlace:
+		return m.send, sendSeed
+	case m.sideBySide:
+		return m.recv.Add(m.bufBytes), sendSeed
+	}
+	return m.recv, recvSeed
+}
+
+// apart tells whether input and result of a half are different places.
+func (m *member) apart(inPlace bool) bool { return !inPlace || m.sideBySide }
+
+// buffers are the addresses that a half uses.
+func (m *member) buffers(inPlace bool) (send, recv cuda.DevicePtr) {
+	in, _ := m.input(inPlace)
+	send, recv = in.Add(m.base), m.recv.Add(m.base)
+	if m.apart(inPlace) {
+		return send, recv
+	}
+	elt := int64(m.ly.dtype.Size())
+	return send.Add(int64(m.ly.sendAt) * elt), recv.Add(int64(m.ly.recvAt) * elt)
+}
+
+// steps is one operation of all members, shifted by shift bytes. Calls of one round are grouped; each communicator has its own.
+func (d *driver) steps(t *task, ms []member, inPlace bool, shift int64) []csrc.Step {
+	var out []csrc.Step
+	first := 0
+	for _, set := range d.sets() {
+		var rounds [][]csrc.Step
+		for i := first; i < first+len(set); i++ {
+			if ms[i].idle {
+				continue
+			}
+			for r, calls := range ms[i].rounds(t, i, inPlace, shift) {
+				if r == len(rounds) {
+					rounds = append(rounds, nil)
+				}
+				rounds[r] = append(rounds[r], calls...)
+			}
+		}
+		for _, calls := range rounds {
+			out = append(out, group(calls)...)
+		}
+		first += len(set)
 	}
 	return out
+}
+
+func (m *member) rounds(t *task, lane int, inPlace bool, shift int64) [][]csrc.Step {
+	send, recv := m.buffers(inPlace)
+	return t.coll.rounds(call{
+		shape: m.s, layout: m.ly, lane: lane, op: m.op, send: uintptr(send.Add(shift)), recv: uintptr(recv.Add(shift)),
+	})
+}
+
+// group puts several calls into an NCCL group. Copies are not NCCL's.
+func group(calls []csrc.Step) []csrc.Step {
+	if len(calls) < 2 || calls[0].Kind == csrc.StepCopy {
+		return calls
+	}
+	return append(append([]csrc.Step{{Kind: csrc.StepGroupStart}}, calls...), csrc.Step{Kind: csrc.StepGroupEnd})
 }
 
 // series is the driver's timed series of iters iterations over steps; what it shares with the others comes from the driver.
@@ -233,6 +448,12 @@ func (d *driver) series(steps []csrc.Step, iters int) *csrc.Series {
 		s.Lanes = append(s.Lanes, csrc.Lane{Comm: l.comm.Load().Handle(), Stream: l.stream.Handle()})
 	}
 	return s
+}
+
+// settled waits for all that is queued.
+func (d *driver) settled(doing string) error {
+	_, err := d.run(d.series(nil, 0), doing)
+	return err
 }
 
 // run runs a series and turns what went wrong into a Failure that names the rank.
@@ -253,8 +474,11 @@ func (d *driver) run(s *csrc.Series, doing string) (csrc.SeriesResult, error) {
 		if r.Phase == csrc.PhaseEnqueue {
 			f.Text += fmt.Sprintf(" (operation %d of %d)", r.Iter+1, s.Iters)
 		}
-	case csrc.SeriesAborted, csrc.SeriesBarrier:
+	case csrc.SeriesAborted:
 		return r, errStopped
+	case csrc.SeriesBarrier: // that rank tells why; this one must be heard too, or it would count as silent
+		f.Kind = FailRemote
+		f.Text = "another rank of this host gave up at the barrier"
 	case csrc.SeriesCall:
 		f.Text = nccl.NewError("collective call", r.Code).Error()
 		if nccl.Result(r.Code) == nccl.ErrRemote {

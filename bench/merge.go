@@ -28,6 +28,10 @@ const (
 func (p *pace) next(st step) stepMsg {
 	n := p.plan.Iters
 	msg := stepMsg{Iters: n, EventIters: min(n, 1000)}
+	graph, agg := p.plan.Modes.Graph, float64(max(1, p.plan.Modes.Aggregate))
+	if graph > 0 {
+		msg.EventIters = min(graph, 20)
+	}
 	if key := st.coll.name + "/" + st.dtype.String(); p.key != key {
 		p.key, p.us = key, 0
 		return msg
@@ -35,10 +39,16 @@ func (p *pace) next(st step) stepMsg {
 	if p.us <= 0 {
 		return msg
 	}
-	if !p.plan.ItersExact {
-		msg.Iters = int(min(max(float64(n), seriesUS/p.us), float64(n)*mostFactor))
+	us := p.us * agg // an iteration
+	if graph > 0 {
+		// A launch is one sample and takes all of the iterations.
+		msg.EventIters = int(min(float64(max(graph, 20)), max(eventUS/(us*float64(n)), 5)))
+		return msg
 	}
-	msg.EventIters = int(min(float64(max(min(n, 1000), eventMin)), max(eventUS/p.us, 5)))
+	if !p.plan.ItersExact {
+		msg.Iters = int(min(max(float64(n), seriesUS/us), float64(n)*mostFactor))
+	}
+	msg.EventIters = int(min(float64(max(min(n, 1000), eventMin)), max(eventUS/us, 5)))
 	return msg
 }
 
@@ -48,48 +58,122 @@ func (p *pace) saw(row result.Row) {
 	}
 }
 
-// mergeRow makes one row of what all ranks measured in a step.
-func mergeRow(plan *Plan, st step, msg stepMsg, ranks []rankRow) result.Row {
-	row := result.Row{
-		Collective: st.coll.name, Type: st.dtype.String(), Op: st.op.String(), Root: -1, Bytes: st.layout.bytes, Count: st.layout.count,
+// mergeRows makes a row for each group of what all ranks measured in a step.
+func mergeRows(plan *Plan, st step, msg stepMsg, ranks []rankRow) []result.Row {
+	out := make([]result.Row, len(plan.worlds()))
+	for g, world := range plan.worlds() {
+		var members []int
+		for r := range ranks {
+			if group, _, _ := plan.place(r); group == g {
+				members = append(members, r)
+			}
+		}
+		out[g] = mergeRow(plan, st, msg, ranks, members, world)
+		out[g].Group = g
 	}
-	if !st.coll.reduces {
-		row.Op = "none"
+	return out
+}
+
+// mergeRow makes one row of what the members of a group measured.
+func mergeRow(plan *Plan, st step, msg stepMsg, ranks []rankRow, members []int, world int) result.Row {
+	l := st.coll.lay(plan.shape(st.cell, st.root, world), st.ask, st.dtype)
+	row := result.Row{Collective: st.coll.name, Type: st.dtype.String(), Op: "none", Root: -1, Bytes: l.bytes, Count: l.count}
+	if st.coll.reduces {
+		row.Op = opName(st.op)
 	}
-	row.OutOfPlace = mergeHalf(plan, st, msg, ranks, 0)
-	row.InPlace = mergeHalf(plan, st, msg, ranks, 1)
+	if st.coll.rooted {
+		row.Root = st.root
+	}
+	for h, to := range []**result.Half{&row.OutOfPlace, &row.InPlace} {
+		half := mergeHalf(msg, ranks, members, h)
+		average := plan.Average
+		if average == AverageDefault && st.coll.slowest {
+			average = AverageMax
+		}
+		ns := averaged(half.Ranks, average, func(r result.RankTime) float64 { return float64(r.TimeUS) }) * 1e3
+		half.TimeUS = result.Micros(ns / 1e3)
+		half.CPUTimeUS = result.Micros(averaged(half.Ranks, average, func(r result.RankTime) float64 { return float64(r.QueuedUS) }))
+		if ns > 0 {
+			half.AlgBW = result.GBps(float64(l.moved) / ns) // bytes a nanosecond are 10^9 bytes a second
+			half.BusBW = half.AlgBW * result.GBps(st.coll.factor(world))
+			if l.crossing > 0 {
+				half.BusBW = result.GBps(float64(l.crossing) / ns)
+			}
+		}
+		half.LaunchBound = launchBound(half)
+		*to = half
+	}
 	return row
 }
 
-func mergeHalf(plan *Plan, st step, msg stepMsg, ranks []rankRow, h int) *result.Half {
+// averaged is one figure for all ranks.
+func averaged(ranks []result.RankTime, how Average, of func(result.RankTime) float64) float64 {
+	var all []float64
+	for _, r := range ranks {
+		all = append(all, of(r))
+	}
+	switch {
+	case len(all) == 0:
+		return 0
+	case how == AverageRank0:
+		return all[0]
+	case how == AverageMin:
+		return slices.Min(all)
+	case how == AverageMax:
+		return slices.Max(all)
+	}
+	return stat.Mean(all)
+}
+
+// mergeHalf gathers what the members measured in a half; ranks that were idle have no part in it.
+func mergeHalf(msg stepMsg, ranks []rankRow, members []int, h int) *result.Half {
 	out := &result.Half{Iters: msg.Iters}
-	var sum float64
 	var wrong int64
 	checked := true
-	for r, rr := range ranks {
-		m := rr.Halves[h]
-		sum += m.TimeNS
+	var busy []rankRow
+	for _, r := range members {
+		m := ranks[r].Halves[h]
 		checked = checked && m.Checked
-		if m.Fault != nil {
-			wrong += m.Fault.Wrong
-			out.Faults = append(out.Faults, *m.Fault)
+		for _, f := range m.Faults {
+			wrong += f.Wrong
+			out.Faults = append(out.Faults, f)
+		}
+		if m.Unchecked != "" {
+			out.Unchecked = m.Unchecked
+		}
+		if m.Idle {
+			continue
+		}
+		busy = append(busy, ranks[r])
+		var hashes []string
+		for _, sum := range m.Hashes {
+			hashes = append(hashes, fmt.Sprintf("%016x", sum))
 		}
 		out.Ranks = append(out.Ranks, result.RankTime{
-			Rank: r, TimeUS: result.Micros(m.TimeNS / 1e3), EnqueueUS: result.Micros(m.EnqueueNS / 1e3), EventUS: m.EventUS,
-			BatchUS: result.Micros(stat.Mean(m.EventUS)), CPU: m.CPU, Switches: m.Switches, IssueRate: m.IssueRate,
+			Hashes: hashes, Rank: r, TimeUS: result.Micros(m.TimeNS / 1e3), EnqueueUS: result.Micros(m.EnqueueNS / 1e3), QueuedUS: result.Micros(m.QueuedNS / 1e3),
+			EventUS: m.EventUS, BatchUS: result.Micros(stat.Mean(m.EventUS)), CPU: m.CPU, Switches: m.Switches, IssueRate: m.IssueRate,
 		})
 	}
-	ns := sum / float64(len(ranks))
-	out.TimeUS = result.Micros(ns / 1e3)
-	out.AlgBW = result.GBps(float64(st.layout.bytes) / ns) // bytes a nanosecond are 10^9 bytes a second
-	out.BusBW = out.AlgBW * result.GBps(st.coll.factor(plan.World))
 	if checked {
 		out.Wrong = &wrong
 	}
-	out.Iter = stat.Summary(slowestEach(ranks, h))
+	out.Together = together(out.Faults, members)
+	out.Iter = stat.Summary(slowestEach(busy, h))
 	out.SlowestRank = slowest(out.Ranks)
-	out.LaunchBound = launchBound(out)
 	return out
+}
+
+// together looks at the faults of a communicator's results, one a rank, under the ranks' numbers there.
+func together(faults []result.Fault, members []int) string {
+	var own []result.Fault
+	for _, f := range faults {
+		f.Rank = slices.Index(members, f.Rank)
+		known := slices.ContainsFunc(own, func(o result.Fault) bool { return o.Rank == f.Rank })
+		if f.Kind != result.FaultInput && !known {
+			own = append(own, f)
+		}
+	}
+	return jointly(own, len(members))
 }
 
 // slowestEach is, for each iteration of the event series, the time of the rank that took longest.
@@ -194,6 +278,8 @@ func findModes(rows []result.Row, runs int) []result.Modes {
 	}
 	type key struct {
 		coll, dtype, op string
+		algo, proto     string
+		root, group     int
 		bytes           result.Bytes
 		inPlace         bool
 	}
@@ -207,7 +293,7 @@ func findModes(rows []result.Row, runs int) []result.Modes {
 			if h.half == nil {
 				continue
 			}
-			k := key{r.Collective, r.Type, r.Op, r.Bytes, h.inPlace}
+			k := key{r.Collective, r.Type, r.Op, r.Algo, r.Proto, r.Root, r.Group, r.Bytes, h.inPlace}
 			if _, ok := halves[k]; !ok {
 				order = append(order, k)
 			}
@@ -221,7 +307,7 @@ func findModes(rows []result.Row, runs int) []result.Modes {
 			t = append(t, float64(h.TimeUS))
 		}
 		m := result.Modes{
-			Collective: k.coll, Type: k.dtype, Op: k.op, Bytes: k.bytes, InPlace: k.inPlace, Runs: len(t),
+			Collective: k.coll, Type: k.dtype, Op: k.op, Algo: k.algo, Proto: k.proto, Root: k.root, Group: k.group, Bytes: k.bytes, InPlace: k.inPlace, Runs: len(t),
 			MedianUS: result.Micros(stat.Median(t)), MinUS: result.Micros(slices.Min(t)), MaxUS: result.Micros(slices.Max(t)), Groups: stat.Modes(t),
 		}
 		explainSlow(&m, halves[k])
@@ -278,6 +364,11 @@ func outcome(run *result.Run, err error) result.Outcome {
 		}
 	default:
 		o = result.Outcome{Status: string(FailInternal), Exit: ExitInternal, Message: err.Error()}
+	}
+	odd := slices.IndexFunc(run.Consistency, func(c result.Consistency) bool { return c.Fault })
+	if odd >= 0 && o.Exit == ExitOK {
+		c := &run.Consistency[odd]
+		o = result.Outcome{Status: "wrong data", Exit: ExitWrongData, Message: fmt.Sprintf("%s %s %s, %d bytes: %s", c.Collective, c.Type, c.Op, c.Bytes, c.Verdict)}
 	}
 	if rank, n := firstFault(run.Rows); rank >= 0 {
 		text := fmt.Sprintf("wrong data in %d row halves, first seen on rank %d", n, rank)

@@ -15,7 +15,17 @@ import (
 )
 
 func floatStep(bytes result.Bytes) step {
-	return step{cell: cell{&allReduce, nccl.Float32, nccl.Sum}, layout: allReduce.layout(4, bytes, nccl.Float32), ask: bytes}
+	return step{cell: cell{coll: &allReduce, dtype: nccl.Float32, op: nccl.Sum}, ask: bytes, bytes: bytes}
+}
+
+// mergeOne is the row of a plan without groups.
+func mergeOne(t *testing.T, plan *Plan, st step, msg stepMsg, ranks []rankRow) result.Row {
+	t.Helper()
+	rows := mergeRows(plan, st, msg, ranks)
+	if len(rows) != 1 || rows[0].Group != 0 {
+		t.Fatalf("%d rows of one group, the first of group %d", len(rows), rows[0].Group)
+	}
+	return rows[0]
 }
 
 func TestPace(t *testing.T) {
@@ -101,13 +111,13 @@ func ranksOf(halves ...rankHalf) []rankRow {
 }
 
 func TestMergeRow(t *testing.T) {
-	plan := &Plan{World: 4}
-	fault := &result.Fault{Rank: 2, Wrong: 3, First: 5, Last: 9}
-	row := mergeRow(plan, floatStep(4000), stepMsg{Iters: 50}, ranksOf(
+	plan := &Plan{World: 4, Average: AverageDefault}
+	fault := result.Fault{Rank: 2, Wrong: 3, First: 5, Last: 9}
+	row := mergeOne(t, plan, floatStep(4000), stepMsg{Iters: 50}, ranksOf(
 		rankHalf{TimeNS: 1000, EnqueueNS: 100, EventUS: []float64{1, 9, 3}, Checked: true, CPU: 3},
 		rankHalf{TimeNS: 2000, EnqueueNS: 300, EventUS: []float64{2, 2, 2}, Checked: true, Switches: 4},
-		rankHalf{TimeNS: 3000, EnqueueNS: 200, EventUS: []float64{3, 1, 8}, Checked: true, Fault: fault},
-		rankHalf{TimeNS: 2000, EnqueueNS: 100, EventUS: []float64{1, 1, 1}, Checked: true, Fault: &result.Fault{Rank: 3, Wrong: 1}},
+		rankHalf{TimeNS: 3000, EnqueueNS: 200, EventUS: []float64{3, 1, 8}, Checked: true, Faults: []result.Fault{fault}},
+		rankHalf{TimeNS: 2000, EnqueueNS: 100, EventUS: []float64{1, 1, 1}, Checked: true, Faults: []result.Fault{{Rank: 3, Wrong: 1}}},
 	))
 	if row.Collective != "all_reduce" || row.Type != "float" || row.Op != "sum" || row.Root != -1 || row.Bytes != 4000 || row.Count != 1000 {
 		t.Errorf("row %+v", row)
@@ -137,14 +147,14 @@ func TestMergeRow(t *testing.T) {
 
 // A half is checked only if every rank has checked.
 func TestMergeUnchecked(t *testing.T) {
-	row := mergeRow(&Plan{World: 2}, floatStep(8), stepMsg{}, ranksOf(rankHalf{TimeNS: 1, Checked: true}, rankHalf{TimeNS: 1}))
+	row := mergeOne(t, &Plan{World: 2}, floatStep(8), stepMsg{}, ranksOf(rankHalf{TimeNS: 1, Checked: true}, rankHalf{TimeNS: 1}))
 	if row.OutOfPlace.Wrong != nil {
 		t.Errorf("wrong %d", *row.OutOfPlace.Wrong)
 	}
 }
 
 func TestMergeOneRank(t *testing.T) {
-	h := mergeRow(&Plan{World: 1}, floatStep(8), stepMsg{}, ranksOf(rankHalf{TimeNS: 8, EventUS: []float64{1}})).OutOfPlace
+	h := mergeOne(t, &Plan{World: 1}, floatStep(8), stepMsg{}, ranksOf(rankHalf{TimeNS: 8, EventUS: []float64{1}})).OutOfPlace
 	if h.AlgBW != 1 || h.BusBW != 0 || math.IsNaN(float64(h.BusBW)) || h.SlowestRank != nil {
 		t.Errorf("half %+v", h)
 	}

@@ -14,18 +14,18 @@ import (
 	"github.com/commprobe/commprobe/cuda"
 )
 
-// Keys in the job's store. The coordinator writes plan, final and step/K; rank 0's worker writes id; a worker that fails writes alarm/RANK.
+// Keys in the job's store. The coordinator writes plan, final and step/K; the worker of a communicator's rank 0 writes id/GROUP/INDEX; a worker that fails writes alarm/RANK.
 const (
 	keyPlan  = "plan"
 	keyFinal = "final"
-	keyID    = "id"
 	keyStop  = "stop" // a worker was asked to stop
 )
 
-func keyStep(k int) string       { return "step/" + strconv.Itoa(k) }
-func keyAlarm(rank int) string   { return "alarm/" + strconv.Itoa(rank) }
-func gatherRow(k int) string     { return "row/" + strconv.Itoa(k) }
-func keyBarrier(h string) string { return "barrier/" + h }
+func keyID(group, index int) string { return fmt.Sprintf("id/%d/%d", group, index) }
+func keyStep(k int) string          { return "step/" + strconv.Itoa(k) }
+func keyAlarm(rank int) string      { return "alarm/" + strconv.Itoa(rank) }
+func gatherRow(k int) string        { return "row/" + strconv.Itoa(k) }
+func keyBarrier(h string) string    { return "barrier/" + h }
 
 const (
 	gatherDevice = "device"
@@ -53,6 +53,15 @@ type finalMsg struct {
 	Job     string         // a name for files of this job
 }
 
+// readyReport is what a rank tells when its communicators and buffers are there.
+type readyReport struct {
+	InitS float64
+	Free  [3]int64 // see lane.free
+}
+
+// goodbye is the last that a rank tells.
+type goodbye struct{ Free int64 } // bytes free on its device before anything was released; 0: not asked for
+
 // stepMsg starts a step, or ends the run.
 type stepMsg struct {
 	Stop       bool
@@ -65,14 +74,18 @@ type stepMsg struct {
 type rankRow struct{ Halves [2]rankHalf }
 
 type rankHalf struct {
+	Idle      bool    // the rank has no part in it
 	TimeNS    float64 // an operation
-	EnqueueNS float64
+	EnqueueNS float64 // to queue one of the first operations; 0: queueing waits for the operations
+	QueuedNS  float64 // to queue one, over all
 	EventUS   []float64
 	CPU       int
 	Switches  int64
 	IssueRate float64
 	Checked   bool
-	Fault     *result.Fault
+	Unchecked string // why the timed operations' result could not be checked
+	Faults    []result.Fault
+	Hashes    []uint64
 }
 
 func encode(v any) []byte {

@@ -17,7 +17,8 @@ import (
 func goodPlan() Plan {
 	return Plan{
 		Collectives: []string{"all_reduce"}, Types: []string{"float"}, Ops: []string{"sum"}, Engine: "host", Placement: PlaceProcess, World: 2,
-		MinBytes: 8, MaxBytes: 64, StepFactor: 2, Iters: 3, Warmup: 1, Check: 1, Timeout: time.Minute,
+		MinBytes: 8, MaxBytes: 64, StepFactor: 2, Iters: 3, Warmup: 1, Check: 1, Timeout: time.Minute, Average: AverageDefault,
+		Modes: result.Options{Cycles: 1},
 	}
 }
 
@@ -82,10 +83,11 @@ func TestSizes(t *testing.T) {
 }
 
 // stepTexts are the rows to be, readable.
-func stepTexts(steps []step) []string {
+func stepTexts(p Plan, steps []step) []string {
 	var out []string
 	for _, s := range steps {
-		out = append(out, strings.Join([]string{s.coll.name, s.dtype.String(), s.op.String(), digits(int64(s.layout.count)), digits(int64(s.layout.bytes))}, " "))
+		l := s.coll.lay(p.shape(s.cell, 0, p.World), s.ask, s.dtype)
+		out = append(out, strings.Join([]string{s.coll.name, s.dtype.String(), s.op.String(), digits(int64(l.count)), digits(int64(s.bytes))}, " "))
 	}
 	return out
 }
@@ -112,7 +114,7 @@ func TestSteps(t *testing.T) {
 		"all_reduce int8 sum 4 4", "all_reduce int8 sum 8 8", "all_reduce int8 sum 12 12", "all_reduce int8 sum 16 16", "all_reduce int8 sum 20 20",
 		"all_reduce int8 max 4 4", "all_reduce int8 max 8 8", "all_reduce int8 max 12 12", "all_reduce int8 max 16 16", "all_reduce int8 max 20 20",
 	}
-	if diff := cmp.Diff(want, stepTexts(steps)); diff != "" {
+	if diff := cmp.Diff(want, stepTexts(p, steps)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -130,10 +132,11 @@ func TestStepsWithoutRepeats(t *testing.T) {
 			}
 			last := result.Bytes(0)
 			for _, s := range steps {
-				if s.layout.bytes <= last || s.layout.bytes > p.MaxBytes || int64(s.layout.bytes) != int64(s.layout.count)*int64(d.Size()) {
-					t.Errorf("factor %g, %s: %d bytes (%d elements) after %d", factor, d, s.layout.bytes, s.layout.count, last)
+				l := s.coll.lay(p.shape(s.cell, 0, p.World), s.ask, s.dtype)
+				if s.bytes <= last || s.bytes > p.MaxBytes || s.bytes > s.ask || s.bytes != l.bytes || int64(s.bytes) != int64(l.count)*int64(d.Size()) {
+					t.Errorf("factor %g, %s: %d bytes (%d elements, %d asked for) after %d", factor, d, s.bytes, l.count, s.ask, last)
 				}
-				last = s.layout.bytes
+				last = s.bytes
 			}
 		}
 	}
@@ -143,7 +146,7 @@ func TestStepsWithoutAnElement(t *testing.T) {
 	p := goodPlan()
 	p.MinBytes, p.MaxBytes = 1, 3
 	if steps, err := p.steps(); err == nil || len(steps) != 0 || !strings.Contains(err.Error(), "-e 3") {
-		t.Errorf("%v, %v", stepTexts(steps), err)
+		t.Errorf("%v, %v", stepTexts(p, steps), err)
 	}
 }
 
@@ -183,7 +186,7 @@ func TestValidate(t *testing.T) {
 		{"no operator", func(p *Plan) { p.Ops = nil }, "no data type or no operator"},
 		// What cannot be run must be told before processes are started.
 		{"too many sizes", func(p *Plan) { p.MaxBytes, p.StepFactor, p.StepBytes = 1<<30, 0, 1 }, "more than 10000 sizes"},
-		{"no element", func(p *Plan) { p.MinBytes, p.MaxBytes = 1, 3 }, "not one element"},
+		{"no element", func(p *Plan) { p.MinBytes, p.MaxBytes = 1, 3 }, "-e 3 is too small"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := goodPlan()
@@ -233,24 +236,5 @@ func TestSupported(t *testing.T) {
 				t.Errorf("the caller's list is changed: %v", asked)
 			}
 		})
-	}
-}
-
-func TestLayoutAndFactor(t *testing.T) {
-	c, err := findCollective("all_reduce")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := c.layout(5, 1003, nccl.Float32)
-	if l.count != 250 || l.send != 250 || l.recv != 250 || l.bytes != 1000 || l.sendInPlace != 0 || l.recvInPlace != 0 {
-		t.Errorf("layout %+v", l)
-	}
-	for n, want := range map[int]float64{1: 0, 2: 1, 4: 1.5, 8: 1.75} {
-		if got := c.factor(n); got != want {
-			t.Errorf("%d ranks: factor %g, want %g", n, got, want)
-		}
-	}
-	if c, err := findCollective("none"); err == nil || c != nil || !strings.Contains(err.Error(), "all_reduce") {
-		t.Errorf("%v, %v", c, err)
 	}
 }

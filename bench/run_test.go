@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/commprobe/commprobe/bench/result"
+	"github.com/commprobe/commprobe/csrc"
 	"github.com/commprobe/commprobe/cuda"
 	"github.com/commprobe/commprobe/internal/bootstrap"
 	"github.com/commprobe/commprobe/nccl"
@@ -35,8 +36,8 @@ func testEngine(t *testing.T, want int) (string, int) {
 	return "native", min(n, want, 2)
 }
 
-// together is a coordinator and one worker with all ranks, both in this process.
-type together struct {
+// couple is a coordinator and one worker with all ranks, both in this process.
+type couple struct {
 	sweep  *Sweep
 	worker WorkerConfig
 	ctx    context.Context // of the worker
@@ -44,7 +45,7 @@ type together struct {
 	err    error // of the worker
 }
 
-func newTogether(t *testing.T, place Placement, want int) *together {
+func newCouple(t *testing.T, place Placement, want int) *couple {
 	t.Helper()
 	engine, ranks := testEngine(t, want)
 	token, err := bootstrap.NewToken()
@@ -54,7 +55,7 @@ func newTogether(t *testing.T, place Placement, want int) *together {
 	// The address has to be known before the store listens, so the store's log is of no use: take a free port and let both go there.
 	p := goodPlan()
 	p.Engine, p.Placement, p.World, p.ItersExact = engine, place, ranks, true
-	w := &together{
+	w := &couple{
 		ctx:    context.Background(),
 		sweep:  &Sweep{Plan: p, Runs: 1, Listen: freeAddr(t), Token: token, Program: result.Program{Name: "test", Version: "1"}},
 		worker: WorkerConfig{Token: token, World: ranks, Program: "1", JoinTimeout: 30 * time.Second},
@@ -80,7 +81,7 @@ func freeAddr(t *testing.T) string {
 }
 
 // run lets both go to their ends.
-func (w *together) run(t *testing.T, ctx context.Context) {
+func (w *couple) run(t *testing.T, ctx context.Context) {
 	t.Helper()
 	w.worker.Addr = w.sweep.Listen
 	done := make(chan error, 1)
@@ -93,7 +94,7 @@ func (w *together) run(t *testing.T, ctx context.Context) {
 	}
 }
 
-func (w *together) outcome(t *testing.T, status string, exit int) {
+func (w *couple) outcome(t *testing.T, status string, exit int) {
 	t.Helper()
 	if o := w.result.Outcome; o.Status != status || o.Exit != exit {
 		t.Errorf("outcome %+v, want %q exit %d; worker: %v", o, status, exit, w.err)
@@ -103,7 +104,7 @@ func (w *together) outcome(t *testing.T, status string, exit int) {
 func TestRunInOneProcess(t *testing.T) {
 	for _, place := range []Placement{PlaceGroup, PlaceThread} {
 		t.Run(string(place), func(t *testing.T) {
-			w := newTogether(t, place, 3)
+			w := newCouple(t, place, 3)
 			w.sweep.Plan.Types, w.sweep.Plan.Ops = []string{"float", "bfloat16"}, []string{"sum", "avg"}
 			started, rows, stepsSeen := 0, 0, 0
 			w.sweep.OnStart = func(run *result.Run) {
@@ -140,9 +141,9 @@ func TestRunInOneProcess(t *testing.T) {
 }
 
 func TestInjectedFault(t *testing.T) {
-	w := newTogether(t, PlaceGroup, 3)
+	w := newCouple(t, PlaceGroup, 3)
 	last := w.sweep.Plan.World - 1
-	w.sweep.Plan.Inject = Inject{Rank: last, Element: true}
+	w.sweep.Plan.Inject = Inject{Element: true}
 	w.run(t, t.Context())
 	w.outcome(t, "wrong data", ExitWrongData)
 	if r := w.result.Outcome.Rank; r == nil || *r != last {
@@ -158,7 +159,7 @@ func TestInjectedFault(t *testing.T) {
 }
 
 func TestStopKeepsRows(t *testing.T) {
-	w := newTogether(t, PlaceGroup, 2)
+	w := newCouple(t, PlaceGroup, 2)
 	stop := make(chan struct{})
 	w.sweep.Stop = stop
 	w.sweep.OnRow = func(r result.Row) {
@@ -174,7 +175,7 @@ func TestStopKeepsRows(t *testing.T) {
 }
 
 func TestCancelEndsAtOnce(t *testing.T) {
-	w := newTogether(t, PlaceGroup, 2)
+	w := newCouple(t, PlaceGroup, 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	w.sweep.Plan.MinBytes, w.sweep.Plan.MaxBytes, w.sweep.Plan.StepFactor, w.sweep.Plan.StepBytes = 4096, 4096*5000, 0, 4096
@@ -195,7 +196,7 @@ func TestCancelEndsAtOnce(t *testing.T) {
 
 // Ranks that do not come are named, and so are those that are there.
 func TestMissingRank(t *testing.T) {
-	w := newTogether(t, PlaceGroup, 2)
+	w := newCouple(t, PlaceGroup, 2)
 	ranks := w.sweep.Plan.World
 	w.sweep.Plan.World++
 	w.worker.World++
@@ -214,13 +215,13 @@ func TestMissingRank(t *testing.T) {
 
 // Two jobs' processes, or two versions', do not join one another.
 func TestStrangersAreRefused(t *testing.T) {
-	for name, change := range map[string]func(*together){
-		"token":   func(w *together) { w.worker.Token, _ = bootstrap.NewToken() },
-		"world":   func(w *together) { w.worker.World++ },
-		"version": func(w *together) { w.worker.Program = "2" },
+	for name, change := range map[string]func(*couple){
+		"token":   func(w *couple) { w.worker.Token, _ = bootstrap.NewToken() },
+		"world":   func(w *couple) { w.worker.World++ },
+		"version": func(w *couple) { w.worker.Program = "2" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newTogether(t, PlaceGroup, 1)
+			w := newCouple(t, PlaceGroup, 1)
 			w.sweep.Plan.Timeout = time.Second
 			var log []string
 			w.sweep.Log = func(format string, args ...any) { log = append(log, fmt.Sprintf(format, args...)) }
@@ -241,7 +242,7 @@ func TestStrangersAreRefused(t *testing.T) {
 // A worker that cannot do what is asked for says so, and the run has its exit status.
 func TestWorkerFailures(t *testing.T) {
 	t.Run("library", func(t *testing.T) {
-		w := newTogether(t, PlaceGroup, 1)
+		w := newCouple(t, PlaceGroup, 1)
 		w.sweep.Plan.Engine, w.sweep.Plan.CUDARTPath = "native", "/nowhere/libcudart.so"
 		w.run(t, t.Context())
 		w.outcome(t, "no device", ExitNoDevice)
@@ -250,7 +251,7 @@ func TestWorkerFailures(t *testing.T) {
 		}
 	})
 	t.Run("memory", func(t *testing.T) {
-		w := newTogether(t, PlaceGroup, 1)
+		w := newCouple(t, PlaceGroup, 1)
 		w.sweep.Plan.MinBytes, w.sweep.Plan.MaxBytes = 1<<50, 1<<50
 		w.run(t, t.Context())
 		w.outcome(t, "usage", ExitUsage)
@@ -264,7 +265,7 @@ func TestWorkerFailures(t *testing.T) {
 func TestWorkerLeaves(t *testing.T) {
 	for _, how := range []string{"parent gone", "cancelled"} {
 		t.Run(how, func(t *testing.T) {
-			w := newTogether(t, PlaceGroup, 1)
+			w := newCouple(t, PlaceGroup, 1)
 			gone := make(chan struct{})
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
@@ -299,7 +300,7 @@ func TestWorkerLeaves(t *testing.T) {
 }
 
 func TestListenTwice(t *testing.T) {
-	w := newTogether(t, PlaceGroup, 1)
+	w := newCouple(t, PlaceGroup, 1)
 	taken, err := bootstrap.Listen(w.sweep.Listen, bootstrap.Config{World: 1, Token: w.sweep.Token})
 	if err != nil {
 		t.Fatal(err)
@@ -309,5 +310,31 @@ func TestListenTwice(t *testing.T) {
 	w.outcome(t, "failed", ExitInternal)
 	if !strings.Contains(w.result.Outcome.Message, "in use") || w.result.Outcome.Phase != "start" {
 		t.Errorf("outcome %+v", w.result.Outcome)
+	}
+}
+
+// The first rank that gives up at the barrier reports a time-out; those that wait there with it are not silent, and do not end as if the job
+// were over.
+func TestBrokenBarrier(t *testing.T) {
+	engine, _ := testEngine(t, 1)
+	if err := UseEngine(engine, "", "", 1); err != nil {
+		t.Fatal(err)
+	}
+	barrier := csrc.NewBarrier()
+	var all []*Failure
+	for _, rank := range []int{1, 0} {
+		d := &driver{lanes: []*lane{{rank: rank}}, timeout: 50 * time.Millisecond}
+		_, err := d.run(&csrc.Series{Barrier: barrier, Parties: 3, Timeout: d.timeout}, "a size")
+		var f *Failure
+		if !errors.As(err, &f) || f.Rank != rank || f.Phase != "a size" {
+			t.Fatalf("rank %d: %v", rank, err)
+		}
+		all = append(all, f)
+	}
+	if all[0].Kind != FailTimeout || all[1].Kind != FailRemote || !strings.Contains(all[1].Text, "gave up at the barrier") {
+		t.Errorf("%+v and %+v", all[0], all[1])
+	}
+	if v := verdict(all, 3, ""); v.Kind != FailTimeout || v.Rank != 2 || !strings.Contains(v.Text, "no word from rank 2; reported by rank 1") {
+		t.Errorf("%+v", v)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -27,14 +28,16 @@ type Workers interface {
 // Sweep drives a plan. The zero value of the hooks is silence.
 type Sweep struct {
 	Plan    Plan
-	Runs    int // fresh sets of processes, at least 1
+	Runs    int      // fresh sets of processes, at least 1, for each variant
+	Algos   []string // NCCL_ALGO values, each with each of Protos; nil: NCCL's own choice
+	Protos  []string
 	Program result.Program
 	Command []string
 	Listen  string // address for the workers to come to, "127.0.0.1:0"
 	Token   bootstrap.Token
 
-	// Start launches the workers of one run, told where to join. nil: somebody else starts them, once.
-	Start func(ctx context.Context, addr string) (Workers, error)
+	// Start launches the workers of one run, told where to join and what to add to their environment. nil: somebody else starts them, once.
+	Start func(ctx context.Context, addr string, env []string) (Workers, error)
 
 	OnStart func(run *result.Run)                              // facts are complete, measuring begins; once
 	OnStep  func(done, total int, what string, b result.Bytes) // before each size
@@ -43,6 +46,7 @@ type Sweep struct {
 	Stop    <-chan struct{}                  // closed: end after the present size, keep the rows
 
 	bestRate map[string]float64 // the best issue rate seen on each host, over all runs
+	history  history
 }
 
 // waitAsLongAsTheRun is the store's own limit for waits without a deadline: those of watchers, and for the next step. What they wait for
@@ -55,28 +59,78 @@ var errInterrupted = errors.New("interrupted")
 // Run measures. It always returns a result with all rows measured so far and how it ended; it honours ctx by killing the workers.
 func (s *Sweep) Run(ctx context.Context) *result.Run {
 	out := &result.Run{
-		Schema: result.Schema, Program: s.Program, Command: s.Command, Started: time.Now(), Config: s.Plan.config(s.Runs),
+		Schema: result.Schema, Program: s.Program, Command: s.Command, Started: time.Now(), Config: s.config(&s.Plan),
 		Environment: result.Environment{Env: ncclEnv()},
 	}
 	if s.Log == nil {
 		s.Log = func(string, ...any) {}
 	}
 	s.bestRate = make(map[string]float64)
-	var err error
-	for r := 1; r <= s.Runs && err == nil; r++ {
-		err = s.once(ctx, out, r)
-	}
+	err := s.variants(ctx, out)
 	out.Ended = time.Now()
 	out.Modes = findModes(out.Rows, s.Runs)
+	out.Consistency = consistency(out.Rows)
+	out.Cycles = s.history.summary()
 	out.Outcome = outcome(out, err)
 	return out
 }
 
-// once is one set of processes going through the plan.
-func (s *Sweep) once(ctx context.Context, out *result.Run, number int) error {
+// variants runs all fresh sets of processes. With several variants each collective has processes of its own, and one that NCCL refuses is
+// left out with its reason: few algorithms exist for all collectives.
+func (s *Sweep) variants(ctx context.Context, out *result.Run) error {
+	all := Variants(s.Algos, s.Protos)
+	sets := [][]string{s.Plan.Collectives}
+	if len(all) > 1 {
+		sets = nil
+		for _, c := range s.Plan.Collectives {
+			sets = append(sets, []string{c})
+		}
+	}
+	number := 0
+	for _, names := range sets {
+		for _, v := range all {
+			for r := 1; r <= s.Runs; r++ {
+				number++
+				err := s.once(ctx, out, number, r, v, names)
+				var f *Failure
+				if len(all) > 1 && errors.As(err, &f) && f.Kind == FailInternal {
+					out.Skipped = append(out.Skipped, result.Skipped{What: v.String() + ": " + strings.Join(names, ", "), Why: refusal(f.Text)})
+					break
+				}
+				if err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if len(out.Rows) == 0 {
+		return &Failure{Kind: FailUsage, Rank: -1, Text: "no --algo and --proto could be measured: " + out.Skipped[len(out.Skipped)-1].Why}
+	}
+	return nil
+}
+
+// refusal is the part of an error that says that NCCL has no such algorithm or protocol; the whole text where it says something else.
+func refusal(text string) string {
+	if i := strings.Index(text, "no algorithm/protocol available"); i >= 0 {
+		return "NCCL: " + text[i:]
+	}
+	return text
+}
+
+// config is what the result says of the sweep: the plan with the limits that its ranks set, for all collectives.
+func (s *Sweep) config(p *Plan) result.Config {
+	c := p.config(s.Runs)
+	c.Collectives, c.Algos, c.Protos = s.Plan.Collectives, s.Algos, s.Protos
+	return c
+}
+
+// once is one set of processes going through the plan: the number-th of all, the r-th of its variant.
+func (s *Sweep) once(ctx context.Context, out *result.Run, number, r int, v Variant, collectives []string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	o := &oneRun{s: s, out: out, number: number, cancel: cancel, fails: make(chan *Failure, 4*s.Plan.World+16), job: randomName(), settled: make(chan struct{})}
+	o := &oneRun{s: s, out: out, number: number, run: r, variant: v, cancel: cancel, fails: make(chan *Failure, 4*s.Plan.World+16), job: randomName(), settled: make(chan struct{})}
+	o.plan = s.Plan
+	o.plan.Collectives = collectives
 	var err error
 	o.server, err = bootstrap.Listen(s.Listen, bootstrap.Config{
 		World: s.Plan.World, Token: s.Token, Hello: bootstrap.Hello{Program: s.Program.Version}, Log: s.Log, OnLost: o.onLost,
@@ -92,7 +146,7 @@ func (s *Sweep) once(ctx context.Context, out *result.Run, number int) error {
 		}
 	}()
 	if s.Start != nil {
-		if o.workers, err = s.Start(ctx, o.server.Addr().String()); err != nil {
+		if o.workers, err = s.Start(ctx, o.server.Addr().String(), v.Env()); err != nil {
 			return &Failure{Kind: FailInternal, Rank: -1, Phase: "start", Text: err.Error()}
 		}
 		go o.watchExits()
@@ -124,7 +178,9 @@ func randomName() string {
 type oneRun struct {
 	s       *Sweep
 	out     *result.Run
-	number  int
+	number  int // among all sets of processes
+	run     int // among those of its variant
+	variant Variant
 	job     string
 	server  *bootstrap.Server
 	workers Workers
@@ -133,6 +189,7 @@ type oneRun struct {
 	settled chan struct{} // closed by finish: later exits are of our own making
 
 	reports []deviceReport // by rank
+	ready   []readyReport  // by rank
 	phase   phase          // what the ranks are doing, for failures that come from outside
 	plan    Plan
 	asked   atomic.Bool // a worker passes on a wish to stop
@@ -334,30 +391,42 @@ func (o *oneRun) drive(ctx context.Context) error {
 	if o.number == 1 && o.s.OnStart != nil {
 		o.s.OnStart(o.out)
 	}
-	interrupted := false
-	pace := pace{plan: &o.plan}
-	k := 0
-	for i, st := range steps {
-		if interrupted = o.stopped(); interrupted {
-			break
-		}
-		if o.s.OnStep != nil {
-			o.s.OnStep((o.number-1)*len(steps)+i, o.s.Runs*len(steps), fmt.Sprintf("%s %s %s", st.coll.name, st.dtype, st.op), st.layout.bytes)
-		}
-		msg := pace.next(st)
-		msg.Step = i
-		if err := o.step(ctx, k, st, msg, &pace); err != nil {
-			return err
-		}
-		k++
+	k, err := o.cycles(ctx, steps)
+	stopped := errors.Is(err, errInterrupted)
+	if err != nil && !stopped {
+		return err
 	}
 	if err := o.goodbye(ctx, k); err != nil {
 		return err
 	}
-	if interrupted {
+	if stopped && o.plan.Modes.Cycles != 0 { // 0 cycles: a stop is the end that was asked for
 		return errInterrupted
 	}
 	return nil
+}
+
+// cycles goes through all steps as often as the plan says and returns how many were done.
+func (o *oneRun) cycles(ctx context.Context, steps []step) (k int, err error) {
+	n := o.plan.Modes.Cycles
+	total := o.s.Runs * len(Variants(o.s.Algos, o.s.Protos)) * len(steps) * n
+	pace := pace{plan: &o.plan}
+	for cycle := 1; n == 0 || cycle <= n; cycle++ {
+		for i, st := range steps {
+			if o.stopped() {
+				return k, errInterrupted
+			}
+			if o.s.OnStep != nil {
+				o.s.OnStep((o.number-1)*len(steps)*max(1, n)+k, total, st.name(), st.bytes)
+			}
+			msg := pace.next(st)
+			msg.Step = i
+			if err := o.step(ctx, k, st, msg, &pace, cycle); err != nil {
+				return k, err
+			}
+			k++
+		}
+	}
+	return k, nil
 }
 
 func (o *oneRun) stopped() bool {
@@ -378,7 +447,7 @@ func (o *oneRun) assemble(ctx context.Context) error {
 		return o.late("join", err)
 	}
 	o.phase.set("finding the devices")
-	if err := o.server.Set(ctx, keyPlan, encode(o.s.Plan)); err != nil {
+	if err := o.server.Set(ctx, keyPlan, encode(o.plan)); err != nil {
 		return o.late(o.phase.get(), err)
 	}
 	var err error
@@ -393,33 +462,49 @@ func (o *oneRun) assemble(ctx context.Context) error {
 	if err := o.server.Set(ctx, keyFinal, encode(final)); err != nil {
 		return o.late(o.phase.get(), err)
 	}
-	_, err = collect[struct{}](ctx, o, gatherReady, o.phase.get(), 2)
+	o.ready, err = collect[readyReport](ctx, o, gatherReady, o.phase.get(), 2)
+	for r, rep := range o.ready {
+		if o.number == 1 {
+			o.out.Ranks[r].InitS = rep.InitS
+		}
+	}
 	return err
 }
 
-func (o *oneRun) step(ctx context.Context, k int, st step, msg stepMsg, pace *pace) error {
-	t := task{step: st}
-	o.phase.set(t.name(false))
+func (o *oneRun) step(ctx context.Context, k int, st step, msg stepMsg, pace *pace, cycle int) error {
+	o.phase.set(st.halfName(false))
 	if err := o.server.Set(ctx, keyStep(k), encode(msg)); err != nil {
 		return o.late(o.phase.get(), err)
 	}
-	rows, err := collect[rankRow](ctx, o, gatherRow(k), fmt.Sprintf("%s %s %s, %d bytes", st.coll.name, st.dtype, st.op, st.layout.bytes), 12+6*o.plan.Check)
+	what := fmt.Sprintf("%s, %d bytes", st.name(), st.bytes)
+	ranks, err := collect[rankRow](ctx, o, gatherRow(k), what, 20+8*o.plan.Check)
 	if err != nil {
 		return err
 	}
 	if err := o.server.Delete(ctx, keyStep(k)); err != nil {
 		return o.late(o.phase.get(), err)
 	}
-	row := mergeRow(&o.plan, st, msg, rows)
-	row.Run = o.number
-	pace.saw(row)
-	o.out.Rows = append(o.out.Rows, row)
-	if o.plan.Engine == "native" { // CPU ranks that outnumber the processors share cores by themselves
-		coreShares(o.out, o.s.bestRate, allHalves([]result.Row{row}))
+	rows := mergeRows(&o.plan, st, msg, ranks)
+	pace.saw(rows[0])
+	for i := range rows {
+		row := &rows[i]
+		row.Run, row.Time = o.run, time.Now()
+		row.Algo, row.Proto = o.variant.Algo, o.variant.Proto
+		if o.plan.Modes.Cycles != 1 {
+			row.Cycle = cycle
+		}
+		if o.plan.Engine == "native" { // CPU ranks that outnumber the processors share cores by themselves
+			coreShares(o.out, o.s.bestRate, allHalves(rows[i:i+1]))
+		}
+		if o.s.OnRow != nil {
+			o.s.OnRow(*row)
+		}
+		if cycle > 1 {
+			o.s.history.thin(row)
+		}
+		o.s.history.add(*row)
 	}
-	if o.s.OnRow != nil {
-		o.s.OnRow(row)
-	}
+	o.out.Rows = o.s.history.keep(append(o.out.Rows, rows...))
 	return nil
 }
 
@@ -428,7 +513,10 @@ func (o *oneRun) goodbye(ctx context.Context, k int) error {
 	if err := o.server.Set(ctx, keyStep(k), encode(stepMsg{Stop: true})); err != nil {
 		return o.late(o.phase.get(), err)
 	}
-	_, err := collect[struct{}](ctx, o, gatherBye, o.phase.get(), 1)
+	byes, err := collect[goodbye](ctx, o, gatherBye, o.phase.get(), 1)
+	if err == nil && o.plan.Modes.Memory && o.number == 1 {
+		o.recordMemory(byes)
+	}
 	return err
 }
 

@@ -16,10 +16,10 @@ import (
 
 // checker fills and compares device buffers on one device, with the kernels in csrc/verify_kernels.h.
 type checker struct {
-	module                             cuda.Module
-	kFill, kCheck, kReset, kPoison, kX cuda.Function
-	found                              cuda.DevicePtr // a csrc.CheckResult
-	grid, block                        int
+	module                                           cuda.Module
+	kFill, kCheck, kReset, kPoison, kX, kHash, kScan cuda.Function
+	found                                            cuda.DevicePtr // a csrc.CheckResult
+	grid, block                                      int
 }
 
 // newChecker loads the kernels on device, which must be the calling thread's.
@@ -38,6 +38,7 @@ func newChecker(device int) (*checker, error) {
 	}
 	for name, f := range map[string]*cuda.Function{
 		"cp_fill_input": &c.kFill, "cp_check": &c.kCheck, "cp_check_reset": &c.kReset, "cp_poison": &c.kPoison, "cp_corrupt": &c.kX,
+		"cp_hash": &c.kHash, "cp_nan_scan": &c.kScan,
 	} {
 		if *f, err = c.module.Function(name); err != nil {
 			return nil, errors.Join(err, c.close())
@@ -57,9 +58,17 @@ func (c *checker) close() error {
 	return errors.Join(append(errs, c.module.Unload())...)
 }
 
-// fill queues writing rank's input: count elements.
-func (c *checker) fill(p cuda.DevicePtr, count result.Count, t nccl.DataType, op nccl.RedOp, rank, world int, seed uint64, s cuda.Stream) error {
-	return c.kFill.Launch(c.grid, c.block, s, uint64(p), uint64(count), 0, uint64(t), uint64(op), uint64(rank), uint64(world), seed)
+// data says what a buffer is filled with or compared to.
+type data struct {
+	dtype nccl.DataType
+	op    nccl.RedOp // of the cell: sourced where data is only moved
+	world int
+	seed  uint64
+}
+
+// fill queues writing a rank's input: count elements.
+func (c *checker) fill(p cuda.DevicePtr, count result.Count, d data, rank int, s cuda.Stream) error {
+	return c.kFill.Launch(c.grid, c.block, s, uint64(p), uint64(count), 0, uint64(d.dtype), uint64(d.op), uint64(rank), uint64(d.world), d.seed)
 }
 
 // poison queues writing a pattern that no generated value equals.
@@ -72,32 +81,52 @@ func (c *checker) corrupt(p cuda.DevicePtr, index int64, t nccl.DataType, s cuda
 	return c.kX.Launch(1, 1, s, uint64(p), uint64(index), uint64(t))
 }
 
-// start queues comparing count elements with the reduction over all ranks; fault tells the outcome once the stream is done.
-func (c *checker) start(p cuda.DevicePtr, count result.Count, t nccl.DataType, op nccl.RedOp, world int, seed uint64, s cuda.Stream) error {
-	if err := c.kReset.Launch(1, 1, s, uint64(c.found)); err != nil {
-		return err
+// reset queues forgetting what earlier comparisons found.
+func (c *checker) reset(s cuda.Stream) error { return c.kReset.Launch(1, 1, s, uint64(c.found)) }
+
+// compare queues comparing a piece of the result that begins at p with what it must be; found has the outcome once the stream is done.
+func (c *checker) compare(p cuda.DevicePtr, q piece, d data, s cuda.Stream) error {
+	op, source := d.op, 0
+	if q.source >= 0 {
+		op, source = sourced, q.source
 	}
-	return c.kCheck.Launch(c.grid, c.block, s, uint64(p), uint64(count), 0, uint64(t), uint64(op), 0, uint64(world), seed, uint64(c.found))
+	return c.kCheck.Launch(c.grid, c.block, s, uint64(p.Add(q.at*int64(d.dtype.Size()))), uint64(q.count), uint64(q.first), uint64(d.dtype),
+		uint64(op), uint64(source), uint64(d.world), d.seed, uint64(c.found))
 }
 
-// fault reads what the comparison found, nil when every element was right.
-func (c *checker) fault(rank int, t nccl.DataType) (*result.Fault, error) {
+// scan queues counting what is not a finite number.
+func (c *checker) scan(p cuda.DevicePtr, count result.Count, t nccl.DataType, s cuda.Stream) error {
+	return c.kScan.Launch(c.grid, c.block, s, uint64(p), uint64(count), 0, uint64(t), uint64(c.found))
+}
+
+// hash waits for the stream and returns a fingerprint of count elements.
+func (c *checker) hash(p cuda.DevicePtr, count result.Count, t nccl.DataType, s cuda.Stream) (uint64, error) {
+	raw := make([]byte, 8)
+	err := errors.Join(cuda.MemsetAsync(c.found, 0, int64(len(raw)), s),
+		c.kHash.Launch(c.grid, c.block, s, uint64(p), uint64(count), 0, uint64(t), uint64(c.found)), s.Synchronize(), cuda.CopyOut(raw, c.found))
+	return binary.NativeEndian.Uint64(raw), err
+}
+
+// read returns what comparisons or scans found. The stream must be done.
+func (c *checker) read() (csrc.CheckResult, error) {
 	var r csrc.CheckResult
 	raw := make([]byte, binary.Size(r))
 	if err := cuda.CopyOut(raw, c.found); err != nil {
-		return nil, fmt.Errorf("read the comparison's result: %w", err)
+		return r, fmt.Errorf("read the comparison's result: %w", err)
 	}
 	if err := binary.Read(bytes.NewReader(raw), binary.NativeEndian, &r); err != nil {
-		return nil, fmt.Errorf("read the comparison's result: %w", err)
+		return r, fmt.Errorf("read the comparison's result: %w", err)
 	}
-	if r.Wrong == 0 {
-		return nil, nil
+	return r, nil
+}
+
+// wrong compares a piece and waits for the outcome.
+func (c *checker) wrong(p cuda.DevicePtr, q piece, d data, s cuda.Stream) (int64, error) {
+	if err := errors.Join(c.reset(s), c.compare(p, q, d, s), s.Synchronize()); err != nil {
+		return 0, err
 	}
-	f := &result.Fault{Rank: rank, Wrong: int64(r.Wrong), First: int64(r.FirstIndex), Last: int64(r.LastIndex)}
-	for _, s := range r.Sample[:min(r.NSample, csrc.CheckSamples)] {
-		f.Samples = append(f.Samples, result.Sample{Index: int64(s.Index), Got: formatBits(t, s.Got), Expected: formatBits(t, s.Expected)})
-	}
-	return f, nil
+	r, err := c.read()
+	return int64(r.Wrong), err
 }
 
 // formatBits prints an element's bits in the notation of its type.

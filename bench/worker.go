@@ -302,29 +302,75 @@ func UseEngine(engine, cudart, ncclLib string, hostDevices int) error {
 
 // init makes the barrier, the communicators and the buffers.
 func (w *worker) init(ctx context.Context, final finalMsg) error {
+	for _, d := range w.drivers {
+		d.spread(&w.plan)
+	}
 	if err := w.makeBarrier(ctx, final); err != nil {
 		return err
 	}
-	id, err := w.uniqueID(ctx)
+	ids, err := w.uniqueIDs(ctx)
 	if err != nil {
 		return err
 	}
-	if err := w.eachDriver(func(d *driver) error { return d.init(ctx, id, w.plan.World) }); err != nil {
+	seconds := make(map[*driver]float64)
+	var mu sync.Mutex
+	err = w.eachDriver(func(d *driver) error {
+		if err := w.weigh(ctx, d, 0); err != nil {
+			return err
+		}
+		start := time.Now()
+		err := d.init(ctx, ids, &w.plan.Modes)
+		mu.Lock()
+		defer mu.Unlock()
+		seconds[d] = time.Since(start).Seconds()
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	size := (int64(w.plan.MaxBytes) + 511) &^ 511
-	if err := w.eachDriver(func(d *driver) error { return d.each(ctx, func(l *lane) error { return l.alloc(size) }) }); err != nil {
+	if err := w.eachDriver(func(d *driver) error { return w.buffers(ctx, d) }); err != nil {
 		return err
 	}
-	return w.contribute(ctx, gatherReady)
+	parts := make(map[int][]byte)
+	for _, d := range w.drivers {
+		for _, l := range d.lanes {
+			if l.index == 0 {
+				parts[l.rank] = encode(readyReport{InitS: seconds[d], Free: l.free})
+			}
+		}
+	}
+	return w.store.Contribute(ctx, gatherReady, parts)
 }
 
-func (w *worker) contribute(ctx context.Context, name string) error {
-	parts := make(map[int][]byte)
-	for _, r := range w.cfg.Ranks {
-		parts[r] = []byte("{}")
+// buffers makes the streams and buffers of a driver's lanes and registers them.
+func (w *worker) buffers(ctx context.Context, d *driver) error {
+	if err := w.weigh(ctx, d, 1); err != nil {
+		return err
 	}
-	return w.store.Contribute(ctx, name, parts)
+	size := (int64(w.plan.MaxBytes) + int64(w.plan.Modes.Unalign)*largestElement + 511) &^ 511
+	if err := d.each(ctx, func(l *lane) error { return l.alloc(size, &w.plan) }); err != nil {
+		return err
+	}
+	if how := w.plan.Modes.Register; how > 0 {
+		if err := d.grouped(ctx, func(l *lane) error { return l.register(how) }); err != nil {
+			return err
+		}
+	}
+	return w.weigh(ctx, d, 2)
+}
+
+// largestElement is the size of the largest data type.
+const largestElement = 8
+
+// weigh notes how much memory the lanes' devices have free at one of the points of lane.free.
+func (w *worker) weigh(ctx context.Context, d *driver, point int) error {
+	if !w.plan.Modes.Memory {
+		return nil
+	}
+	return d.each(ctx, func(l *lane) (err error) {
+		l.free[point], _, err = cuda.MemInfo()
+		return err
+	})
 }
 
 // eachDriver runs f for all drivers at once and waits for all.
@@ -359,30 +405,49 @@ func worst(errs []error) error {
 	return best
 }
 
-func (w *worker) uniqueID(ctx context.Context) (nccl.UniqueID, error) {
-	var id nccl.UniqueID
-	if slices.Contains(w.cfg.Ranks, 0) {
-		made := make(chan nccl.UniqueID, 1)
-		err := w.drivers[0].thread.Do(ctx, func() error {
-			id, err := nccl.NewUniqueID()
-			made <- id
-			return err
-		})
-		if err != nil {
-			return id, err
+// uniqueIDs has the id of each communicator that the process's ranks are in. The worker of its rank 0 makes it.
+func (w *worker) uniqueIDs(ctx context.Context) (map[commKey]nccl.UniqueID, error) {
+	ids := make(map[commKey]nccl.UniqueID)
+	for _, d := range w.drivers {
+		for _, l := range d.lanes {
+			if l.at != 0 {
+				continue
+			}
+			made := make(chan nccl.UniqueID, 1)
+			err := d.thread.Do(ctx, func() error {
+				id, err := nccl.NewUniqueID()
+				made <- id
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+			id := <-made
+			ids[commKey{l.group, l.index}] = id
+			if err := w.store.Set(ctx, keyID(l.group, l.index), id[:]); err != nil {
+				return nil, err
+			}
 		}
-		id = <-made
-		return id, w.store.Set(ctx, keyID, id[:])
 	}
-	raw, err := w.store.Get(ctx, keyID)
-	if err != nil {
-		return id, err
+	for _, d := range w.drivers {
+		for _, l := range d.lanes {
+			key := commKey{l.group, l.index}
+			if _, ok := ids[key]; ok {
+				continue
+			}
+			raw, err := w.store.Get(ctx, keyID(l.group, l.index))
+			if err != nil {
+				return nil, err
+			}
+			var id nccl.UniqueID
+			if len(raw) != len(id) {
+				return nil, fmt.Errorf("unique id of %d bytes instead of %d", len(raw), len(id))
+			}
+			copy(id[:], raw)
+			ids[key] = id
+		}
 	}
-	if len(raw) != len(id) {
-		return id, fmt.Errorf("unique id of %d bytes instead of %d", len(raw), len(id))
-	}
-	copy(id[:], raw)
-	return id, nil
+	return ids, nil
 }
 
 // makeBarrier gives the timing threads of this host their common barrier: private memory when they are all in this process, otherwise a
@@ -482,10 +547,7 @@ func (w *worker) loop(ctx context.Context) error {
 }
 
 func (w *worker) step(ctx context.Context, k int, st step, msg stepMsg) error {
-	t := &task{
-		step: st, world: w.plan.World, warmup: w.plan.Warmup, checks: w.plan.Check, iters: msg.Iters, eventIters: msg.EventIters,
-		maxBytes: w.plan.MaxBytes, number: msg.Step, inject: w.plan.Inject,
-	}
+	t := &task{step: st, plan: &w.plan, iters: msg.Iters, eventIters: msg.EventIters, number: msg.Step}
 	parts := make(map[int][]byte)
 	var mu sync.Mutex
 	err := w.eachDriver(func(d *driver) error {
@@ -513,6 +575,29 @@ func (w *worker) step(ctx context.Context, k int, st step, msg stepMsg) error {
 
 // shutdown ends everything in order and says goodbye.
 func (w *worker) shutdown(ctx context.Context) error {
+	parts := make(map[int][]byte)
+	for _, d := range w.drivers {
+		err := d.each(ctx, func(l *lane) error {
+			if l.index > 0 || !w.plan.Modes.Memory {
+				return nil
+			}
+			free, _, err := cuda.MemInfo()
+			parts[l.rank] = encode(goodbye{Free: free})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, l := range d.lanes {
+			if parts[l.rank] == nil {
+				parts[l.rank] = encode(goodbye{})
+			}
+		}
+	}
+	// What is registered with a communicator, symmetric windows by all ranks together, goes before the memory.
+	if err := w.eachDriver(func(d *driver) error { return d.grouped(ctx, (*lane).release) }); err != nil {
+		return err
+	}
 	if err := w.eachDriver(func(d *driver) error { return d.each(ctx, (*lane).close) }); err != nil {
 		return err
 	}
@@ -531,5 +616,5 @@ func (w *worker) shutdown(ctx context.Context) error {
 		return fmt.Errorf("leaked handles: %v, communicators: %d", left, nccl.Live())
 	}
 	w.saidBye.Store(true)
-	return w.contribute(ctx, gatherBye)
+	return w.store.Contribute(ctx, gatherBye, parts)
 }

@@ -104,6 +104,13 @@ int cp_barrier_wait(cp_barrier *b, int parties, int32_t *abort, int64_t deadline
 
 void cp_barrier_break(cp_barrier *b) { __atomic_store_n(&b->broken, 1, __ATOMIC_SEQ_CST); }
 
+static int fail(cp_series *s, int status, int code, int lane) {
+  s->status = status;
+  s->code = code;
+  s->lane = lane;
+  return status;
+}
+
 static int call_step(const cp_step *t, const cp_lane *l, uint64_t shift) {
   const void *send = (const void *)(uintptr_t)(t->send ? t->send + shift : 0);
   void *recv = (void *)(uintptr_t)(t->recv ? t->recv + shift : 0);
@@ -124,11 +131,12 @@ static int call_step(const cp_step *t, const cp_lane *l, uint64_t shift) {
   return CP_NCCL_INVALID_ARGUMENT;
 }
 
-static int fail(cp_series *s, int status, int code, int lane) {
-  s->status = status;
-  s->code = code;
-  s->lane = lane;
-  return status;
+static int copy_step(cp_series *s, const cp_step *t, uint64_t shift) {
+  static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1}; // in the order of ncclDataType_t
+  if (t->dtype < 0 || t->dtype >= (int32_t)(sizeof sizes / sizeof *sizes)) return fail(s, CP_SERIES_CALL, CP_NCCL_INVALID_ARGUMENT, t->lane);
+  int code = cp_cudaMemcpyAsync((void *)(uintptr_t)(t->recv + shift), (const void *)(uintptr_t)(t->send + shift), t->count * sizes[t->dtype],
+                                CP_MEMCPY_DEVICE_TO_DEVICE, s->lanes[t->lane].stream);
+  return code ? fail(s, CP_SERIES_CUDA, code, t->lane) : CP_SERIES_OK;
 }
 
 static int record(cp_series *s, int64_t i) {
@@ -139,19 +147,18 @@ static int record(cp_series *s, int64_t i) {
   return CP_SERIES_OK;
 }
 
-static int enqueue_one(cp_series *s, int64_t i) {
-  if (s->graphs != NULL) {
-    for (int l = 0; l < s->nlanes; l++) {
-      int code = cp_cudaGraphLaunch(s->graphs[l], s->lanes[l].stream);
-      if (code) return fail(s, CP_SERIES_CUDA, code, l);
+// Queues operation k. open: groups that are open around it.
+static int enqueue_operation(cp_series *s, uint64_t k, int open) {
+  for (int n = 0; n < s->nsteps; n++) {
+    const cp_step *t = &s->steps[n];
+    const cp_lane *l = &s->lanes[t->lane];
+    uint64_t shift = l->rot_stride * (k % l->rot_slots);
+    if (t->kind == CP_STEP_COPY) {
+      if (copy_step(s, t, shift) == CP_SERIES_OK) continue;
+      for (; open > 0; open--) cp_ncclGroupEnd();
+      return s->status;
     }
-    return CP_SERIES_OK;
-  }
-  uint64_t shift = s->rot_stride * ((uint64_t)i % s->rot_slots);
-  int open = 0; // groups
-  for (int k = 0; k < s->nsteps; k++) {
-    const cp_step *t = &s->steps[k];
-    int code = call_step(t, &s->lanes[t->lane], shift);
+    int code = call_step(t, l, shift);
     if (t->kind == CP_STEP_GROUP_END) open--;
     if (code == CP_NCCL_SUCCESS || code == CP_NCCL_IN_PROGRESS) { // in progress: the non-blocking mode's state, not an error
       if (t->kind == CP_STEP_GROUP_START) open++;
@@ -164,15 +171,25 @@ static int enqueue_one(cp_series *s, int64_t i) {
   return CP_SERIES_OK;
 }
 
-static int enqueue(cp_series *s) {
-  for (s->iter = 0; s->iter < s->iters; s->iter++) {
-    if (s->use_events && record(s, s->iter)) return s->status;
-    if (enqueue_one(s, s->iter)) return s->status;
-    if (s->iter == CP_ENQUEUE_SAMPLE - 1) s->marked_ns = cp_now_ns();
-    // The abort flag costs a load; a launch queue that is full blocks inside the call and is ended by the parent alone.
-    if (s->abort != NULL && cp_flag_get(s->abort)) return fail(s, CP_SERIES_ABORTED, 0, -1);
+static int enqueue_one(cp_series *s, int64_t i) {
+  if (s->graphs != NULL) {
+    for (int l = 0; l < s->nlanes; l++) {
+      int code = cp_cudaGraphLaunch(s->graphs[l], s->lanes[l].stream);
+      if (code) return fail(s, CP_SERIES_CUDA, code, l);
+    }
+    return CP_SERIES_OK;
   }
-  if (s->use_events) return record(s, s->iters);
+  int grouped = s->aggregate > 1;
+  if (grouped) {
+    int code = cp_ncclGroupStart();
+    if (code) return fail(s, CP_SERIES_CALL, code, -1);
+  }
+  for (int64_t a = 0; a < s->aggregate; a++) {
+    if (enqueue_operation(s, (uint64_t)(i * s->aggregate + a), grouped)) return s->status;
+  }
+  if (!grouped) return CP_SERIES_OK;
+  int code = cp_ncclGroupEnd();
+  if (code && code != CP_NCCL_IN_PROGRESS) return fail(s, CP_SERIES_CALL, code, -1);
   return CP_SERIES_OK;
 }
 
@@ -213,6 +230,30 @@ static int complete(cp_series *s) {
   return CP_SERIES_OK;
 }
 
+// What -z of nccl-tests does after each iteration.
+static int after_each(cp_series *s) {
+  if (complete(s)) return s->status;
+  if (s->blocking == CP_BLOCKING_WAIT || s->barrier == NULL) return CP_SERIES_OK;
+  int64_t from = cp_now_ns();
+  int stop = cp_barrier_wait(s->barrier, s->parties, s->abort, s->deadline_ns);
+  if (stop) return fail(s, stop, 0, -1);
+  if (s->blocking == CP_BLOCKING_EXCLUDED) s->excluded_ns += cp_now_ns() - from;
+  return CP_SERIES_OK;
+}
+
+static int enqueue(cp_series *s) {
+  for (s->iter = 0; s->iter < s->iters; s->iter++) {
+    if (s->use_events && record(s, s->iter)) return s->status;
+    if (enqueue_one(s, s->iter)) return s->status;
+    if (s->blocking && !s->capture && after_each(s)) return s->status;
+    if (s->iter == CP_ENQUEUE_SAMPLE - 1) s->marked_ns = cp_now_ns();
+    // The abort flag costs a load; a launch queue that is full blocks inside the call and is ended by the parent alone.
+    if (s->abort != NULL && cp_flag_get(s->abort)) return fail(s, CP_SERIES_ABORTED, 0, -1);
+  }
+  if (s->use_events) return record(s, s->iters);
+  return CP_SERIES_OK;
+}
+
 static int64_t involuntary(void) {
   struct rusage u;
   return getrusage(RUSAGE_THREAD, &u) == 0 ? u.ru_nivcsw : 0;
@@ -223,6 +264,7 @@ int cp_series_run(cp_series *s) {
   s->code = 0;
   s->lane = -1;
   s->iter = 0;
+  s->excluded_ns = 0;
   s->phase = CP_PHASE_BARRIER;
   int64_t before = involuntary();
   if (s->probe) s->rate_before = cp_issue_rate();
@@ -235,7 +277,7 @@ int cp_series_run(cp_series *s) {
   int status = enqueue(s);
   s->enqueued_ns = cp_now_ns();
   if (s->iters < CP_ENQUEUE_SAMPLE) s->marked_ns = s->enqueued_ns;
-  if (status == CP_SERIES_OK) {
+  if (status == CP_SERIES_OK && !s->capture) {
     s->phase = CP_PHASE_COMPLETE;
     status = complete(s);
   }

@@ -30,6 +30,7 @@ const (
 	StepRecv          StepKind = C.CP_STEP_RECV
 	StepAllToAll      StepKind = C.CP_STEP_ALL_TO_ALL
 	StepGather        StepKind = C.CP_STEP_GATHER
+	StepCopy          StepKind = C.CP_STEP_COPY // by the CUDA runtime, on the lane's device and stream
 	StepScatter       StepKind = C.CP_STEP_SCATTER
 )
 
@@ -45,9 +46,22 @@ type Step struct {
 
 // Lane is one rank that a series drives: its communicator, its stream and, for an event series, iters + 1 timing events.
 type Lane struct {
-	Comm, Stream uintptr
+	Comm, Stream uintptr // stream 0: the legacy default stream
 	Events       []uintptr
+	RotStride    uint64 // bytes added to the addresses from one operation to the next
+	RotSlots     uint64 // after so many operations the addresses start again; 0 and 1: no rotation
 }
+
+// Blocking says what happens after each iteration of a series.
+type Blocking int32
+
+// The ways, numbered as nccl-tests' -z.
+const (
+	BlockingNo       Blocking = C.CP_BLOCKING_NO       // nothing: iterations queue up
+	BlockingBarrier  Blocking = C.CP_BLOCKING_BARRIER  // wait for the streams, then for all at the barrier
+	BlockingWait     Blocking = C.CP_BLOCKING_WAIT     // wait for the streams
+	BlockingExcluded Blocking = C.CP_BLOCKING_EXCLUDED // as BlockingBarrier; SeriesResult.ExcludedNS has the barrier's time
+)
 
 // SeriesStatus tells how a series ended.
 type SeriesStatus int
@@ -90,9 +104,10 @@ type Series struct {
 	Lanes     []Lane
 	Graphs    []uintptr // executable graphs, one a lane, launched instead of the steps
 	Iters     int
-	RotStride uint64 // bytes added to the addresses from one iteration to the next
-	RotSlots  uint64 // after so many iterations the addresses start again; 0 and 1: no rotation
-	Probe     bool   // measure the core's issue rate before the barrier and after the end
+	Aggregate int // operations in one group that make an iteration; 0 and 1: one, without that group
+	Blocking  Blocking
+	Capture   bool // the streams are being captured into graphs: queue only, wait for nothing
+	Probe     bool // measure the core's issue rate before the barrier and after the end
 	Barrier   *Barrier
 	Parties   int // members of the barrier
 	Abort     *Flag
@@ -114,6 +129,7 @@ type SeriesResult struct {
 	MarkedNS   int64   // the first EnqueueSample operations (or all, if fewer) queued
 	EnqueuedNS int64   // all operations queued
 	DoneNS     int64   // all operations complete
+	ExcludedNS int64   // of start to done, with BlockingExcluded
 	RateBefore float64 // with Probe: additions a nanosecond, see IssueRate
 	RateAfter  float64
 	Switches   int64 // involuntary context switches of the thread
@@ -132,7 +148,10 @@ func (s *Series) Run() SeriesResult {
 	c.steps, c.nsteps = steps, C.int32_t(len(s.Steps))
 	c.lanes, c.nlanes = lanes, C.int32_t(len(s.Lanes))
 	c.iters = C.int64_t(s.Iters)
-	c.rot_stride, c.rot_slots = C.uint64_t(s.RotStride), C.uint64_t(max(1, s.RotSlots))
+	c.aggregate, c.blocking = C.int64_t(max(1, s.Aggregate)), C.int32_t(s.Blocking)
+	if s.Capture {
+		c.capture = 1
+	}
 	if len(s.Graphs) > 0 {
 		graphs := cHandles(s.Graphs)
 		defer C.free(unsafe.Pointer(graphs))
@@ -156,7 +175,7 @@ func (s *Series) Run() SeriesResult {
 	C.cp_series_run(c)
 	return SeriesResult{
 		Status: SeriesStatus(c.status), Code: int(c.code), Phase: SeriesPhase(c.phase), Lane: int(c.lane), Iter: int64(c.iter),
-		RateBefore: float64(c.rate_before), RateAfter: float64(c.rate_after), StartNS: int64(c.start_ns), MarkedNS: int64(c.marked_ns), EnqueuedNS: int64(c.enqueued_ns), DoneNS: int64(c.done_ns), Switches: int64(c.switches), CPU: int(c.cpu),
+		RateBefore: float64(c.rate_before), RateAfter: float64(c.rate_after), StartNS: int64(c.start_ns), MarkedNS: int64(c.marked_ns), EnqueuedNS: int64(c.enqueued_ns), DoneNS: int64(c.done_ns), ExcludedNS: int64(c.excluded_ns), Switches: int64(c.switches), CPU: int(c.cpu),
 	}
 }
 
@@ -186,6 +205,7 @@ func cLanes(lanes []Lane) (*C.cp_lane, func()) {
 	for i, l := range lanes {
 		*(*uintptr)(unsafe.Pointer(&out[i].comm)) = l.Comm
 		*(*uintptr)(unsafe.Pointer(&out[i].stream)) = l.Stream
+		out[i].rot_stride, out[i].rot_slots = C.uint64_t(l.RotStride), C.uint64_t(max(1, l.RotSlots))
 		if len(l.Events) > 0 {
 			e := cHandles(l.Events)
 			events = append(events, e)

@@ -18,9 +18,11 @@ enum {
   CP_STEP_ALL_TO_ALL = 9,
   CP_STEP_GATHER = 10,
   CP_STEP_SCATTER = 11,
+  CP_STEP_COPY = 12, // count elements from send to recv on the lane's device, by the CUDA runtime; of a type it needs only the size
 };
 
-// One call of an iteration. In iteration i, rot_stride * (i % rot_slots) of the series is added to send and recv (when not 0).
+// One call of an iteration. In operation k (iteration i is operations i * aggregate and following), the lane's rot_stride * (k % rot_slots) is
+// added to send and recv (when not 0).
 typedef struct {
   int32_t kind;
   int32_t lane; // index into the series' lanes: which communicator and stream
@@ -36,9 +38,19 @@ typedef struct {
 // One rank driven by this series: its communicator, stream and, for the event series, iters + 1 timing events.
 typedef struct {
   cp_comm comm;
-  cp_stream stream;
+  cp_stream stream; // NULL: the legacy default stream
   cp_event *events;
+  uint64_t rot_stride;
+  uint64_t rot_slots; // at least 1
 } cp_lane;
+
+// What happens after each iteration.
+enum {
+  CP_BLOCKING_NO = 0,       // nothing: iterations queue up
+  CP_BLOCKING_BARRIER = 1,  // wait for the streams, then for all at the barrier
+  CP_BLOCKING_WAIT = 2,     // wait for the streams
+  CP_BLOCKING_EXCLUDED = 3, // as CP_BLOCKING_BARRIER; the barrier's time is counted in excluded_ns
+};
 
 // Barrier between the threads and processes of one host that time together. Lives in memory that they share; starts zeroed.
 // Its fields, and the abort flags below, are accessed by atomic operations only (the type is plain for cgo's sake).
@@ -75,8 +87,9 @@ typedef struct {
   int32_t *abort; // NULL: none
   int64_t deadline_ns;    // CLOCK_MONOTONIC, 0: none
   int64_t iters;
-  uint64_t rot_stride;
-  uint64_t rot_slots; // at least 1
+  int64_t aggregate; // operations in one group that make an iteration, at least 1
+  int32_t blocking;
+  int32_t capture; // the streams are being captured: queue only, wait for nothing
   int32_t nsteps;
   int32_t nlanes;
   int32_t parties;    // members of the barrier
@@ -88,6 +101,7 @@ typedef struct {
   int64_t marked_ns;   // after the first CP_ENQUEUE_SAMPLE iterations were queued, or all if they are fewer
   int64_t enqueued_ns;
   int64_t done_ns;
+  int64_t excluded_ns; // of start to done, see CP_BLOCKING_EXCLUDED
   double rate_before; // issue rate, with probe
   double rate_after;
   int64_t switches; // involuntary context switches of this thread from start to done

@@ -204,8 +204,8 @@ func (m *member) step() csrc.Step {
 
 func (m *member) series(iters int) *csrc.Series {
 	return &csrc.Series{
-		Steps: []csrc.Step{m.step()}, Lanes: []csrc.Lane{{Comm: m.comm, Stream: m.stream}}, Iters: iters, Timeout: long,
-		RotStride: stride, RotSlots: slots,
+		Steps: []csrc.Step{m.step()}, Iters: iters, Timeout: long,
+		Lanes: []csrc.Lane{{Comm: m.comm, Stream: m.stream, RotStride: stride, RotSlots: slots}},
 	}
 }
 
@@ -289,7 +289,7 @@ func TestSeriesRotation(t *testing.T) {
 			slots         uint64
 		}{{1, 1, slots}, {2, 2, slots}, {slots + 2, slots, slots}, {4, 2, 2}, {4, 1, 1}, {4, 1, 0}} {
 			s := m.series(c.iters)
-			s.RotSlots = c.slots
+			s.Lanes[0].RotSlots = c.slots
 			if err := errors.Join(m.clear(), status(s, csrc.SeriesOK, 0)); err != nil {
 				return err
 			}
@@ -516,7 +516,10 @@ func called(t *testing.T, prefix string) []string {
 
 // twoLanes is a series of communicators 1 and 2 on streams 11 and 12.
 func twoLanes(steps ...csrc.Step) *csrc.Series {
-	return &csrc.Series{Steps: steps, Lanes: []csrc.Lane{{Comm: 1, Stream: 11}, {Comm: 2, Stream: 12}}, Iters: 1, Timeout: short, RotStride: 100, RotSlots: 2}
+	lane := func(comm, stream uintptr) csrc.Lane {
+		return csrc.Lane{Comm: comm, Stream: stream, RotStride: 100, RotSlots: 2}
+	}
+	return &csrc.Series{Steps: steps, Lanes: []csrc.Lane{lane(1, 11), lane(2, 12)}, Iters: 1, Timeout: short}
 }
 
 // TestSeriesCalls shows what each step passes on.
@@ -553,6 +556,83 @@ func TestSeriesCalls(t *testing.T) {
 	got := slices.DeleteFunc(called(t, "nccl"), func(l string) bool { return strings.HasPrefix(l, "ncclCommGetAsyncError") })
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// TestSeriesAggregate: the operations of an iteration share a group and each has its own place in the rotation.
+func TestSeriesAggregate(t *testing.T) {
+	t.Parallel()
+	if !withFakes(t, nil) {
+		return
+	}
+	s := twoLanes(csrc.Step{Kind: csrc.StepCopy, Send: 1000, Recv: 2000, Count: 7, DType: 8}, csrc.Step{Kind: csrc.StepSend, Send: 1000, Count: 7, DType: 3, Peer: 5})
+	s.Iters, s.Aggregate = 2, 3
+	if r := s.Run(); r.Status != csrc.SeriesOK {
+		t.Fatalf("the series ends with %+v", r)
+	}
+	var want []string
+	for i := range 2 {
+		want = append(want, "ncclGroupStart")
+		for a := range 3 {
+			want = append(want, fmt.Sprintf("ncclSend %d 7 3 5 1 11", 1000+(3*i+a)%2*100))
+		}
+		want = append(want, "ncclGroupEnd")
+	}
+	got := slices.DeleteFunc(called(t, "nccl"), func(l string) bool { return strings.HasPrefix(l, "ncclCommGetAsyncError") })
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if n := len(called(t, "cudaMemcpyAsync")); n != 6 {
+		t.Errorf("%d copies instead of 6", n)
+	}
+}
+
+// TestSeriesAggregateFails: a call that fails leaves no group open.
+func TestSeriesAggregateFails(t *testing.T) {
+	t.Parallel()
+	if !withFakes(t, nil, "FAKE_FAIL=ncclSend=4") {
+		return
+	}
+	s := twoLanes(csrc.Step{Kind: csrc.StepGroupStart}, csrc.Step{Kind: csrc.StepSend}, csrc.Step{Kind: csrc.StepGroupEnd})
+	s.Aggregate = 2
+	if r := s.Run(); r.Status != csrc.SeriesCall || r.Code != 4 {
+		t.Errorf("the series ends with %+v", r)
+	}
+	if s, e := len(called(t, "ncclGroupStart")), len(called(t, "ncclGroupEnd")); s != 2 || e != 2 {
+		t.Errorf("%d groups started, %d ended", s, e)
+	}
+}
+
+// TestSeriesBlocking: with a wait after each iteration the second call comes after the first one's stream was asked; a capture asks never.
+func TestSeriesBlocking(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		blocking csrc.Blocking
+		capture  bool
+		queries  int // of each of the two streams
+	}{
+		{"no", csrc.BlockingNo, false, 1}, {"barrier", csrc.BlockingBarrier, false, 4}, {"wait", csrc.BlockingWait, false, 4},
+		{"excluded", csrc.BlockingExcluded, false, 4}, {"capture", csrc.BlockingWait, true, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			if !withFakes(t, nil) {
+				return
+			}
+			s := twoLanes(csrc.Step{Kind: csrc.StepAllReduce, Send: 1, Recv: 2, Count: 1})
+			s.Iters, s.Blocking, s.Capture = 3, c.blocking, c.capture
+			s.Barrier, s.Parties = csrc.NewBarrier(), 1
+			r := s.Run()
+			if r.Status != csrc.SeriesOK || r.Iter != 3 {
+				t.Fatalf("the series ends with %+v", r)
+			}
+			if got := len(called(t, "cudaStreamQuery")); got != 2*c.queries {
+				t.Errorf("%d queries instead of %d", got, 2*c.queries)
+			}
+			if c.blocking == csrc.BlockingExcluded == (r.ExcludedNS == 0) {
+				t.Errorf("%d ns excluded", r.ExcludedNS)
+			}
+		})
 	}
 }
 

@@ -32,15 +32,22 @@ enum {
 	CP_DT_E5M2 = 11
 };
 
-/* Operations, numbered as in ncclRedOp_t; CP_OP_SOURCE is data of one rank
- * that is only moved, never combined. */
+/* Operations, numbered as in ncclRedOp_t. CP_OP_SOURCE is data of one rank
+ * that is only moved, never combined. CP_OP_UNIFORM is input for any reduction
+ * whose results are only compared with each other: floating-point sums of it
+ * depend on their order, so it has no expected result and cp_check refuses it.
+ * CP_OP_MULSUM stands for an operation made by ncclRedOpCreatePreMulSum: the
+ * sum of the ranks' inputs, each first multiplied by the rank's own scalar,
+ * cp_mulsum_scalar. NCCL numbers those operations itself, from 5 on. */
 enum {
+	CP_OP_UNIFORM = -2,
 	CP_OP_SOURCE = -1,
 	CP_OP_SUM = 0,
 	CP_OP_PROD = 1,
 	CP_OP_MAX = 2,
 	CP_OP_MIN = 3,
-	CP_OP_AVG = 4
+	CP_OP_AVG = 4,
+	CP_OP_MULSUM = 5
 };
 
 /* More ranks than this are refused: nothing is filled, and a check counts
@@ -49,10 +56,11 @@ enum {
 
 #define CP_CHECK_SAMPLES 8
 
-/* What cp_check found. Several checks may add to one result; it must be reset
- * before the first, by cp_check_reset, or by zeroing it and setting firstIndex
+/* What cp_check or cp_nan_scan found. Several may add to one result; it must be
+ * reset before the first, by cp_check_reset, or by zeroing it and setting firstIndex
  * to UINT64_MAX. Indices count elements in the generator's space: the check's
- * firstIndex plus the position in its buffer. Bit patterns are zero-extended.
+ * firstIndex plus the position in its buffer. Bit patterns are zero-extended;
+ * a scan expects 0.
  * firstIndex and lastIndex mean nothing while wrong is 0. */
 typedef struct cp_check_result {
 	uint64_t wrong;      /* elements that differ */
@@ -66,20 +74,28 @@ typedef struct cp_check_result {
 
 #ifndef __CUDA__
 /* Host build of a kernel by its device name (cp_fill_input, cp_check,
- * cp_check_reset, cp_poison, cp_corrupt), or null. params points to the
+ * cp_check_reset, cp_poison, cp_corrupt, cp_hash, cp_nan_scan), or null. params points to the
  * arguments as cuLaunchKernel's kernelParams does; the call does all the work
- * in the calling thread, in index order. */
+ * in the calling thread. */
 void (*cp_host_kernel(const char *name))(void **params);
+
+/* The same as built for every CPU; for the test that compares the two. */
+void (*cp_host_kernel_plain(const char *name))(void **params);
 
 /* How many parameters that kernel has, -1 if there is none of that name. */
 int cp_host_kernel_params(const char *name);
 
-/* One element of a rank's input (op CP_OP_SOURCE: of its data), zero-extended. */
+/* One element of a rank's input (op CP_OP_SOURCE and CP_OP_UNIFORM: of its
+ * data), zero-extended. */
 uint64_t cp_input_bits(int dtype, int op, int rank, int nranks, uint64_t seed, uint64_t index);
 
 /* One element of the reduction's expected result, zero-extended. For
  * CP_OP_SOURCE use cp_input_bits. */
 uint64_t cp_expected_bits(int dtype, int op, int nranks, uint64_t seed, uint64_t index);
+
+/* The scalar that CP_OP_MULSUM multiplies a rank's input by, as bits of the
+ * type, zero-extended: 1 on even ranks, 2 on odd ones. 0 for no such type. */
+uint64_t cp_mulsum_scalar(int dtype, int rank);
 #endif
 
 #endif

@@ -31,7 +31,7 @@ const (
 	opAvg
 )
 
-var opNames = map[int]string{OpSource: "source", opSum: "sum", opProd: "prod", opMax: "max", opMin: "min", opAvg: "avg"}
+var opNames = map[int]string{OpSource: "source", opSum: "sum", opProd: "prod", opMax: "max", opMin: "min", opAvg: "avg", OpMulSum: "mulsum", OpUniform: "uniform"}
 
 // elemType describes an element type. For floats, p is the significand's bits with the hidden one and min the exponent of the smallest
 // normal value.
@@ -155,7 +155,7 @@ func (e elemType) less(a, b uint64) bool {
 
 func (e elemType) extend(a uint64) int64 { return int64(a<<(64-e.bits())) >> (64 - e.bits()) }
 
-// combine is one step of a reduction, rounded as the type's own arithmetic does; avg combines like sum.
+// combine is one step of a reduction, rounded as the type's own arithmetic does; avg and mulsum combine like sum.
 func (e elemType) combine(op int, a, b uint64) uint64 {
 	switch op {
 	case opMax:
@@ -180,8 +180,11 @@ func (e elemType) combine(op int, a, b uint64) uint64 {
 	return (a + b) & e.mask()
 }
 
-// before is what a library does to an input of an average.
-func (e elemType) before(op, n int, a uint64) uint64 {
+// before is what a library does to rank's input of an average or a mulsum.
+func (e elemType) before(op, n, rank int, a uint64) uint64 {
+	if op == OpMulSum {
+		return e.times(a, 1+rank%2)
+	}
 	if op != opAvg || !e.float() {
 		return a
 	}
@@ -190,6 +193,14 @@ func (e elemType) before(op, n int, a uint64) uint64 {
 		scale = e.round(float64(float32(scale)))
 	}
 	return e.encode(e.decode(a) * scale)
+}
+
+// times is a product with a small integer.
+func (e elemType) times(a uint64, k int) uint64 {
+	if e.float() {
+		return e.encode(e.decode(a) * float64(k))
+	}
+	return a * uint64(k) & e.mask()
 }
 
 // after is what a library does to the sum of an average.

@@ -8,8 +8,8 @@ import _ "embed"
 var verifyPTX string
 
 // VerifyPTX returns the data and check kernels as PTX for sm_70 and later, with the trailing NUL that cuModuleLoadData wants. Each call
-// returns a new slice. The kernels are cp_fill_input, cp_check, cp_check_reset, cp_poison and cp_corrupt; verify_kernels.h has their
-// arguments. Any grid and any block of up to 1024 threads in one dimension works.
+// returns a new slice. The kernels are cp_fill_input, cp_check, cp_check_reset, cp_poison, cp_corrupt, cp_hash and cp_nan_scan;
+// verify_kernels.h has their arguments. Any grid and any block of up to 1024 threads in one dimension works.
 func VerifyPTX() []byte {
 	return append([]byte(verifyPTX), 0)
 }
@@ -24,7 +24,15 @@ const MaxVerifyRanks = 65536
 // NCCL's numbers.
 const OpSource = -1
 
-// CheckResult is what cp_check found, in the layout of C's cp_check_result. Several checks may add to one result. Before the first of them
+// OpUniform stands in place of an operation for input that shows the order of a floating-point sum: results can be compared with each other,
+// but none is expected, and cp_check calls all elements wrong.
+const OpUniform = -2
+
+// OpMulSum stands for an operation made by ncclRedOpCreatePreMulSum where each rank's scalar is MulSumScalar. It is a number of the data
+// kernels; NCCL gives each operation made so a number of its own.
+const OpMulSum = 5
+
+// CheckResult is what cp_check found, or cp_nan_scan, in the layout of C's cp_check_result. Several checks may add to one result. Before the first of them
 // it must be reset, by cp_check_reset or by NewCheckResult's value. Indices count elements in the generator's space: the check's first
 // index plus the position in the buffer. FirstIndex and LastIndex mean nothing while Wrong is 0.
 type CheckResult struct {

@@ -4,11 +4,9 @@
 #if CPV_BITS_OF_WORD == 32
 #define CPV_W uint32_t
 #define CPV(name) cpv_##name##32
-#define CPV_CLZ __builtin_clz
 #else
 #define CPV_W uint64_t
 #define CPV(name) cpv_##name##64
-#define CPV_CLZ __builtin_clzll
 #endif
 
 /* The hash that a result is drawn from, uniform over the word. */
@@ -58,16 +56,13 @@ CPV_FN CPV_W CPV(upTo)(CPV_W h, CPV_W last)
  * plan, magnitude <= 2^p. */
 CPV_FN CPV_W CPV(pack)(const struct cpv_plan *s, int negative, CPV_W magnitude, int k)
 {
-	int zeros, e;
-	CPV_W bits;
-	if (magnitude == 0)
-		return 0;
-	zeros = CPV_CLZ(magnitude);
-	e = CPV_BITS_OF_WORD - 1 - zeros + k;
+	CPV_W top = magnitude | (magnitude == 0);
+	int e = CPV_BITS_OF_WORD - 1 - CPV(normalise)(&top) + k;
 	/* The significand's hidden bit adds one to the exponent field. */
-	bits = (CPV_W)(e + s->bias - 1) << (s->p - 1);
-	bits += (CPV_W)(magnitude << zeros) >> (CPV_BITS_OF_WORD - s->p);
-	return negative ? bits | (CPV_W)s->sign : bits;
+	CPV_W bits = (CPV_W)(e + s->bias - 1) << (s->p - 1);
+	bits += top >> (CPV_BITS_OF_WORD - s->p);
+	bits |= CPV(when)(negative, (CPV_W)s->sign);
+	return CPV(when)(magnitude != 0, bits);
 }
 
 /* ---- integers and source data ------------------------------------------- */
@@ -75,9 +70,7 @@ CPV_FN CPV_W CPV(pack)(const struct cpv_plan *s, int negative, CPV_W magnitude, 
 CPV_FN CPV_W CPV(bits)(const struct cpv_plan *s, struct cpv_hash h)
 {
 	CPV_W v = (CPV(draw)(h) >> (CPV_BITS_OF_WORD - 8 * s->bytes)) | (CPV_W)s->setBits;
-	if ((v & (CPV_W)s->avoid) == (CPV_W)s->avoid)
-		v ^= (CPV_W)s->flip;
-	return v;
+	return v ^ CPV(when)((v & (CPV_W)s->avoid) == (CPV_W)s->avoid, (CPV_W)s->flip);
 }
 
 CPV_FN CPV_W CPV(mask)(const struct cpv_plan *s)
@@ -88,8 +81,8 @@ CPV_FN CPV_W CPV(mask)(const struct cpv_plan *s)
 CPV_FN CPV_W CPV(intSumShare)(const struct cpv_plan *s, struct cpv_hash h, uint32_t t)
 {
 	CPV_W v = CPV(hidden)(s, h, t) - CPV(hidden)(s, h, cpv_next(t, s->n));
-	if (t == 0)
-		v += CPV(bits)(s, h);
+	v <<= s->doubled;
+	v += CPV(when)(t == 0, CPV(bits)(s, h));
 	return v & CPV(mask)(s);
 }
 
@@ -97,8 +90,7 @@ CPV_FN CPV_W CPV(intProdShare)(const struct cpv_plan *s, struct cpv_hash h, uint
 {
 	CPV_W v = CPV(hidden)(s, h, t) | 1;
 	v *= CPV(inverse)(CPV(hidden)(s, h, cpv_next(t, s->n)) | 1);
-	if (t == 0)
-		v *= CPV(bits)(s, h);
+	v *= CPV(when)(t == 0, CPV(bits)(s, h) - 1) + 1;
 	return v & CPV(mask)(s);
 }
 
@@ -114,26 +106,29 @@ CPV_FN CPV_W CPV(loser)(const struct cpv_plan *s, struct cpv_hash h, uint32_t t,
 
 CPV_FN CPV_W CPV(intOrderShare)(const struct cpv_plan *s, struct cpv_hash h, uint32_t t)
 {
-	CPV_W flip = (CPV_W)s->sign, v = CPV(bits)(s, h);
-	return t == 0 ? v : CPV(loser)(s, h, t, v ^ flip) ^ flip;
+	CPV_W flip = (CPV_W)s->sign, v = CPV(bits)(s, h) ^ flip;
+	CPV_W other = CPV(loser)(s, h, t, v);
+	return other ^ CPV(when)(t == 0, other ^ v) ^ flip;
 }
 
 CPV_FN CPV_W CPV(intAvg)(const struct cpv_plan *s, struct cpv_hash h)
 {
-	return CPV(upTo)(CPV(draw)(h), (CPV_W)s->top);
+	uint32_t rest;
+	return CPV(below)(CPV(draw)(h), (CPV_W)s->top + 1, &rest);
 }
 
-/* c + a(t) - a(t+1) with 0 <= a <= c is never negative. */
+/* c + a(t) - a(t+1) with 0 <= a <= c is never negative. c is below the type's
+ * largest number, so that c + 1 is a limit. */
 CPV_FN CPV_W CPV(intAvgShare)(const struct cpv_plan *s, struct cpv_hash h, uint32_t t)
 {
+	uint32_t unused;
 	CPV_W c = CPV(intAvg)(s, h);
-	CPV_W v = c + CPV(upTo)(CPV(hidden)(s, h, t), c);
-	v -= CPV(upTo)(CPV(hidden)(s, h, cpv_next(t, s->n)), c);
-	if (t == 0 && (cpv_third(s, h) & 1)) {
-		CPV_W room = (CPV_W)s->spread - c * s->n;
-		v += room < s->n - 1 ? room : s->n - 1;
-	}
-	return v;
+	CPV_W v = c + CPV(below)(CPV(hidden)(s, h, t), c + 1, &unused);
+	CPV_W room = (CPV_W)s->spread - c * s->n, rest = s->n - 1;
+	v -= CPV(below)(CPV(hidden)(s, h, cpv_next(t, s->n)), c + 1, &unused);
+	rest = room < rest ? room : rest;
+	rest &= -(CPV_W)(cpv_third(s, h) & 1);
+	return v + CPV(when)(t == 0, rest);
 }
 
 /* ---- floats -------------------------------------------------------------- */
@@ -151,7 +146,8 @@ CPV_FN CPV_W CPV(sumDraw)(const struct cpv_plan *s, struct cpv_hash h, int *k)
 CPV_FN CPV_W CPV(packDifference)(const struct cpv_plan *s, CPV_W plus, CPV_W minus, int k)
 {
 	int negative = plus < minus;
-	return CPV(pack)(s, negative, negative ? minus - plus : plus - minus, k);
+	CPV_W turn = CPV(when)(negative, ~(CPV_W)0);
+	return CPV(pack)(s, negative, ((plus - minus) ^ turn) - turn, k);
 }
 
 CPV_FN CPV_W CPV(floatSum)(const struct cpv_plan *s, struct cpv_hash h)
@@ -165,16 +161,11 @@ CPV_FN CPV_W CPV(floatSumShare)(const struct cpv_plan *s, struct cpv_hash h, uin
 {
 	int k;
 	CPV_W v = CPV(sumDraw)(s, h, &k);
-	CPV_W plus, minus;
-	if (t >= s->parts)
-		return 0;
-	plus = CPV(upTo)(CPV(hidden)(s, h, t), (CPV_W)s->spread);
-	minus = CPV(upTo)(CPV(hidden)(s, h, cpv_next(t, s->parts)), (CPV_W)s->spread);
-	if (t == 0) {
-		plus += v;
-		minus += (CPV_W)s->top;
-	}
-	return CPV(packDifference)(s, plus, minus, k);
+	CPV_W plus = CPV(upTo)(CPV(hidden)(s, h, t), (CPV_W)s->spread);
+	CPV_W minus = CPV(upTo)(CPV(hidden)(s, h, cpv_next(t, s->parts)), (CPV_W)s->spread);
+	plus += CPV(when)(t == 0, v);
+	minus += CPV(when)(t == 0, (CPV_W)s->top);
+	return CPV(when)(t < s->parts, CPV(packDifference)(s, plus, minus, k - s->halved));
 }
 
 /* Sign (as 0 or 1) and significand of a product. */
@@ -190,13 +181,10 @@ CPV_FN CPV_W CPV(prodDraw)(const struct cpv_plan *s, struct cpv_hash h, uint32_t
 
 CPV_FN CPV_W CPV(floatProd)(const struct cpv_plan *s, struct cpv_hash h)
 {
-	uint32_t negative, t;
+	uint32_t negative;
 	CPV_W v = CPV(prodDraw)(s, h, &negative);
-	int k = 1 - s->p;
-	CPV_UNROLLED
-	for (t = 0; t < 4; t++)
-		k += t < s->parts ? cpv_prodExp(s, h, t) : 0;
-	return CPV(pack)(s, (int)negative, v, k);
+	int k = cpv_prodExp(s, h, 0) + cpv_prodExp(s, h, 1) + cpv_prodExp(s, h, 2) + cpv_prodExp(s, h, 3);
+	return CPV(pack)(s, (int)negative, v, k + 1 - s->p);
 }
 
 CPV_FN CPV_W CPV(floatProdShare)(const struct cpv_plan *s, struct cpv_hash h, uint32_t t)
@@ -204,26 +192,26 @@ CPV_FN CPV_W CPV(floatProdShare)(const struct cpv_plan *s, struct cpv_hash h, ui
 	uint32_t sign = cpv_hidden32(s, h, t) ^ cpv_hidden32(s, h, cpv_next(t, s->n));
 	uint32_t negative;
 	CPV_W v = CPV(prodDraw)(s, h, &negative);
-	int k = t < s->parts ? cpv_prodExp(s, h, t) : 0;
-	sign >>= 31;
-	if (t == 0)
-		return CPV(pack)(s, (int)(sign ^ negative), v, k + 1 - s->p);
-	return CPV(pack)(s, (int)sign, 1, k);
+	int k = cpv_prodExp(s, h, t);
+	/* The others have the significand 1. */
+	v = t == 0 ? v : (CPV_W)1 << (s->p - 1);
+	return CPV(pack)(s, (int)(sign >> 31 ^ (negative & (t == 0))), v, k + 1 - s->p);
 }
 
 /* Keys 0..2R are -R..R; a magnitude of 1 is the smallest normal value. */
 CPV_FN CPV_W CPV(fromKey)(const struct cpv_plan *s, CPV_W key)
 {
 	CPV_W r = (CPV_W)(s->top / 2), base = ((CPV_W)1 << (s->p - 1)) - 1;
-	if (key == r)
-		return 0;
-	return key > r ? base + (key - r) : (base + (r - key)) | (CPV_W)s->sign;
+	CPV_W turn = CPV(when)(key < r, ~(CPV_W)0);
+	CPV_W bits = base + (((key - r) ^ turn) - turn);
+	return CPV(when)(key != r, bits | (turn & (CPV_W)s->sign));
 }
 
 CPV_FN CPV_W CPV(floatOrderShare)(const struct cpv_plan *s, struct cpv_hash h, uint32_t t)
 {
 	CPV_W key = CPV(upTo)(CPV(draw)(h), (CPV_W)s->top);
-	return CPV(fromKey)(s, t == 0 ? key : CPV(loser)(s, h, t, key));
+	CPV_W other = CPV(loser)(s, h, t, key);
+	return CPV(fromKey)(s, other ^ CPV(when)(t == 0, other ^ key));
 }
 
 /* Significand of one of the two non-zero inputs of an average. */
@@ -238,9 +226,7 @@ CPV_FN CPV_W CPV(pairDraw)(const struct cpv_plan *s, struct cpv_hash h, uint32_t
 
 CPV_FN CPV_W CPV(pairShare)(const struct cpv_plan *s, struct cpv_hash h, uint32_t t)
 {
-	if (t > 1)
-		return 0;
-	return CPV(pack)(s, 0, CPV(pairDraw)(s, h, t), cpv_pairScale(s, h));
+	return CPV(when)(t <= 1, CPV(pack)(s, 0, CPV(pairDraw)(s, h, t), cpv_pairScale(s, h)));
 }
 
 CPV_FN CPV_W CPV(pairSum)(const struct cpv_plan *s, struct cpv_hash h)
@@ -260,6 +246,13 @@ CPV_FN int CPV(pairRight)(const struct cpv_plan *s, uint64_t index, CPV_W got)
 	return s->recipExp != 0 && cpv_near(got, cpv_pairScaled(s, sum, k));
 }
 
+CPV_FN CPV_W CPV(uniform)(const struct cpv_plan *s, struct cpv_hash h)
+{
+	uint32_t rest;
+	CPV_W v = (CPV_W)s->top + CPV(below)(CPV(draw)(h), (CPV_W)s->spread, &rest);
+	return v | CPV(when)((int)(rest >> 31), (CPV_W)s->sign);
+}
+
 /* ---- dispatch; kind is a constant wherever speed matters ------------------ */
 
 CPV_FN CPV_W CPV(input)(const struct cpv_plan *s, uint64_t index, int kind)
@@ -268,6 +261,8 @@ CPV_FN CPV_W CPV(input)(const struct cpv_plan *s, uint64_t index, int kind)
 	uint32_t t;
 	if (kind == CPV_BITS)
 		return CPV(bits)(s, h);
+	if (kind == CPV_FUNIFORM)
+		return CPV(uniform)(s, h);
 	t = cpv_renumber(s, h);
 	switch (kind) {
 	case CPV_ISUM:
@@ -310,4 +305,3 @@ CPV_FN CPV_W CPV(expected)(const struct cpv_plan *s, uint64_t index, int kind)
 
 #undef CPV_W
 #undef CPV
-#undef CPV_CLZ

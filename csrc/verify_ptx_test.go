@@ -57,7 +57,7 @@ func TestPTXHasTheKernels(t *testing.T) {
 	if len(ptx) == 0 || ptx[len(ptx)-1] != 0 || bytes.IndexByte(ptx, 0) != len(ptx)-1 {
 		t.Error("the PTX does not end with its only NUL")
 	}
-	params := map[string]int{"cp_fill_input": 8, "cp_check": 9, "cp_check_reset": 1, "cp_poison": 3, "cp_corrupt": 3}
+	params := map[string]int{"cp_fill_input": 8, "cp_check": 9, "cp_check_reset": 1, "cp_poison": 3, "cp_corrupt": 3, "cp_hash": 5, "cp_nan_scan": 5}
 	for _, m := range regexp.MustCompile(`(?s)\.entry (\w+)\((.*?)\n\)`).FindAllSubmatch(ptx, -1) {
 		name := string(m[1])
 		if got := bytes.Count(m[2], []byte(".param ")); got != params[name] {

@@ -9,7 +9,10 @@ import (
 	"unsafe"
 )
 
-var verifyRanks = []int{1, 2, 3, 4, 8, 17, 64, 300}
+var (
+	verifyRanks = []int{1, 2, 3, 4, 8, 17, 64, 300}
+	mulSumRanks = []int{1, 2, 3, 4, 7, 8, 17, 64, 300, 1024}
+)
 
 const verifySeed = 0x5eed_0f_c0ffee
 
@@ -90,7 +93,7 @@ func orders(rng *rand.Rand, n int) [][]merge {
 func (e elemType) reduce(op int, in [][]uint64, i int, order []merge, scratch []uint64) uint64 {
 	n := len(in)
 	for r := range in {
-		scratch[r] = e.before(op, n, in[r][i])
+		scratch[r] = e.before(op, n, r, in[r][i])
 	}
 	at := 0
 	for _, m := range order {
@@ -110,8 +113,12 @@ func isPair(e elemType, op, n int) bool { return op == opAvg && e.float() && n&(
 // eachReduction runs f for every type, operation and number of ranks.
 func eachReduction(t *testing.T, f func(t *testing.T, e elemType, op, n int)) {
 	for _, e := range elemTypes {
-		for op := opSum; op <= opAvg; op++ {
-			for _, n := range verifyRanks {
+		for op := opSum; op <= OpMulSum; op++ {
+			ranks := verifyRanks
+			if op == OpMulSum {
+				ranks = mulSumRanks
+			}
+			for _, n := range ranks {
 				t.Run(fmt.Sprintf("%s/%s/%d", e.name, opNames[op], n), func(t *testing.T) {
 					t.Parallel()
 					f(t, e, op, n)
@@ -188,7 +195,7 @@ func TestVerifyAveragesOfAPair(t *testing.T) {
 			got := [2]*elements{newElements(e, count, 0), newElements(e, count, 0)}
 			for i := range count {
 				a, b := in[i][0], in[i][1]
-				got[0].set(i, e.combine(opSum, e.before(opAvg, n, a), e.before(opAvg, n, b)))
+				got[0].set(i, e.combine(opSum, e.before(opAvg, n, 0, a), e.before(opAvg, n, 0, b)))
 				got[1].set(i, e.widened(n, []uint64{a, b}))
 				want := VerifyExpectedBits(e.dtype, opAvg, n, verifySeed, uint64(i))
 				if exact := e.encode((e.decode(a) + e.decode(b)) / float64(n)); e.p < 24 && exact != want {
@@ -233,13 +240,24 @@ func pairInputs(t *testing.T, e elemType, n, count int) [][]uint64 {
 	return out
 }
 
-// A fault is one rank's contribution changed: its inputs' multiplicity and those of another rank.
+// A fault is one rank's contribution changed: its inputs' multiplicity, those of another rank, those of its input with the scalar of a rank
+// of the other parity, and those of another rank's input with its own scalar.
 type fault struct {
-	name         string
-	times, other int
+	name                           string
+	times, other, scalar, unscaled int
 }
 
-var faults = []fault{{"dropped", 0, 0}, {"doubled", 2, 0}, {"replaced", 0, 1}}
+var (
+	faults       = []fault{{name: "dropped"}, {name: "doubled", times: 2}, {name: "replaced", other: 1}}
+	mulSumFaults = append(faults, fault{name: "wrongly scaled", scalar: 1}, fault{name: "swapped before scaling", unscaled: 1})
+)
+
+func faultsOf(op int) []fault {
+	if op == OpMulSum {
+		return mulSumFaults
+	}
+	return faults
+}
 
 // visible says whether any data could show the fault.
 func visible(e elemType, op, n int, f fault) bool {
@@ -254,7 +272,7 @@ func visible(e elemType, op, n int, f fault) bool {
 		// A gain must reach n to change the quotient.
 		return n > 1 && largest/uint64(n) > 0 && (f.name != "doubled" || largest/uint64(n) > 1)
 	}
-	return n > 1 || f.name == "doubled"
+	return n > 1 || f.times == 2 || f.scalar == 1
 }
 
 // window is within how many elements a fault must show.
@@ -275,6 +293,7 @@ func TestVerifySeesRankFaults(t *testing.T) {
 		count := window(e, op, n)
 		in := inputs(t, e, op, n, count, verifySeed)
 		rank := n / 3
+		faults := faultsOf(op)
 		got := make([]*elements, len(faults))
 		for k := range got {
 			got[k] = newElements(e, count, 0)
@@ -299,9 +318,10 @@ func TestVerifySeesRankFaults(t *testing.T) {
 // others combines column i but for one rank; it means nothing where there is no other.
 func (e elemType) others(op int, in [][]uint64, i, rank int) uint64 {
 	n := len(in)
-	acc := e.before(op, n, in[(rank+1)%n][i])
+	acc := e.before(op, n, (rank+1)%n, in[(rank+1)%n][i])
 	for k := 2; k < n; k++ {
-		acc = e.combine(op, acc, e.before(op, n, in[(rank+k)%n][i]))
+		r := (rank + k) % n
+		acc = e.combine(op, acc, e.before(op, n, r, in[r][i]))
 	}
 	return acc
 }
@@ -313,11 +333,13 @@ func (e elemType) faulty(op int, in [][]uint64, i, rank int, others uint64, f fa
 	if n > 1 {
 		terms = append(terms, others)
 	}
-	for range f.times {
-		terms = append(terms, e.before(op, n, in[rank][i]))
-	}
-	for range f.other {
-		terms = append(terms, e.before(op, n, in[(rank+1)%n][i]))
+	next := (rank + 1) % n
+	for _, k := range []struct{ times, scaledBy, input int }{
+		{f.times, rank, rank}, {f.other, next, next}, {f.scalar, rank + 1, rank}, {f.unscaled, rank, next},
+	} {
+		for range k.times {
+			terms = append(terms, e.before(op, n, k.scaledBy, in[k.input][i]))
+		}
 	}
 	if len(terms) == 0 {
 		return 0
@@ -413,7 +435,7 @@ func TestVerifyPoisonIsNeverRight(t *testing.T) {
 	const count = 5000
 	for _, e := range elemTypes {
 		v := newElements(e, count, 1)
-		for op := OpSource; op <= opAvg; op++ {
+		for op := OpSource; op <= OpMulSum; op++ {
 			for _, n := range append(verifyRanks, 2000) {
 				for i := range v.all {
 					v.all[i] = 0
@@ -433,7 +455,7 @@ func TestVerifyPoisonIsNeverRight(t *testing.T) {
 func TestVerifyFindsAPlantedFault(t *testing.T) {
 	const count = 77
 	for _, e := range elemTypes {
-		for op := OpSource; op <= opAvg; op++ {
+		for op := OpSource; op <= OpMulSum; op++ {
 			for _, n := range []int{1, 3, 8, 100} {
 				for skip := range 4 {
 					v := expectedElements(e, op, n, count, skip, verifyFirst)
@@ -482,7 +504,7 @@ func TestVerifyResultAddsUp(t *testing.T) {
 // Every part of a range is filled as the whole is, wherever it starts in memory, and nothing else is written.
 func TestVerifyFillsAnyRange(t *testing.T) {
 	for _, e := range elemTypes {
-		for op := OpSource; op <= opAvg; op++ {
+		for op := OpUniform; op <= OpMulSum; op++ {
 			for skip := range 17 {
 				for _, count := range []int{0, 1, 2, 15, 16, 17, 40} {
 					v := newElements(e, count+1, skip)
@@ -507,8 +529,8 @@ func TestVerifyFillsAnyRange(t *testing.T) {
 }
 
 func TestVerifyRefusesSenselessArguments(t *testing.T) {
-	for _, c := range []struct{ dtype, op, rank, n int }{{-1, 0, 0, 1}, {12, 0, 0, 1}, {7, 5, 0, 1}, {7, -2, 0, 1}, {7, 0, 4, 4}, {7, 0, -1, 4},
-		{7, 0, 0, 0}, {7, 0, 0, -1}, {7, 0, 0, MaxVerifyRanks + 1}, {7, OpSource, -1, 1}} {
+	for _, c := range []struct{ dtype, op, rank, n int }{{-1, 0, 0, 1}, {12, 0, 0, 1}, {7, 6, 0, 1}, {7, -3, 0, 1}, {7, 0, 4, 4}, {7, 0, -1, 4},
+		{7, 0, 0, 0}, {7, 0, 0, -1}, {7, 0, 0, MaxVerifyRanks + 1}, {7, OpSource, -1, 1}, {7, OpUniform, -1, 1}} {
 		v := newElements(elemTypes[tFloat], 9, 0)
 		hostFillInput(v.pointer(), 9, 0, c.dtype, c.op, c.rank, c.n, 1)
 		if strings.Trim(string(v.all), "\x00") != "" {
@@ -544,25 +566,39 @@ func TestCheckResultLayout(t *testing.T) {
 
 // BenchmarkVerifyHost measures the host build, bytes a second.
 func BenchmarkVerifyHost(b *testing.B) {
-	const bytes = 1 << 20
-	for _, e := range []elemType{elemTypes[tInt8], elemTypes[tHalf], elemTypes[tFloat], elemTypes[tDouble]} {
+	const bytes, n = 1 << 20, 8
+	for _, e := range []elemType{elemTypes[tInt8], elemTypes[tInt32], elemTypes[tHalf], elemTypes[tFloat], elemTypes[tDouble], elemTypes[tE4M3]} {
 		v := newElements(e, bytes/e.bytes, 0)
 		count := uint64(bytes / e.bytes)
-		b.Run("fill/"+e.name, func(b *testing.B) {
-			b.SetBytes(bytes)
-			for range b.N {
-				hostFillInput(v.pointer(), count, 0, e.dtype, opSum, 0, 8, 1)
+		run := func(name string, f func()) {
+			b.Run(name+"/"+e.name, func(b *testing.B) {
+				b.SetBytes(bytes)
+				for range b.N {
+					f()
+				}
+			})
+		}
+		for _, op := range []int{OpSource, opSum, opProd, opMax, opAvg} {
+			run("fill/"+opNames[op], func() { hostFillInput(v.pointer(), count, 0, e.dtype, op, 0, n, 1) })
+			if op == OpSource {
+				continue
 			}
-		})
-		hostFillInput(v.pointer(), count, 0, e.dtype, opSum, 0, 1, 1)
-		b.Run("check/"+e.name, func(b *testing.B) {
-			b.SetBytes(bytes)
-			for range b.N {
+			for i := range int(count) {
+				v.set(i, VerifyExpectedBits(e.dtype, op, n, 1, uint64(i)))
+			}
+			run("check/"+opNames[op], func() {
 				res := NewCheckResult()
-				if hostCheck(v.pointer(), count, 0, e.dtype, opSum, 0, 1, 1, &res); res.Wrong != 0 {
+				if hostCheck(v.pointer(), count, 0, e.dtype, op, 0, n, 1, &res); res.Wrong != 0 {
 					b.Fatal(res.Wrong)
 				}
-			}
-		})
+			})
+		}
+		var sum uint64
+		run("hash", func() { hostHash(v.pointer(), count, 0, e.dtype, &sum) })
+		if !e.float() {
+			continue // no integer is looked at
+		}
+		res := NewCheckResult()
+		run("scan", func() { hostNaNScan(v.pointer(), count, 0, e.dtype, &res) })
 	}
 }

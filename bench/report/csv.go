@@ -16,7 +16,7 @@ import (
 //	collective, type, op, root
 //	bytes, count        as nccl-tests prints them
 //	placement           "out" of place or "in" place
-//	iters               timed operations
+//	iters               timed operations; empty: not known (a run that was read from a file without it)
 //	time_us             microseconds an operation, host clock, mean over ranks
 //	algbw, busbw        10^9 bytes a second
 //	wrong               wrong elements over all ranks; empty: not checked
@@ -32,28 +32,55 @@ func CSVColumns() []string {
 // WriteCSV writes a header line and one line for each half of each row (RFC 4180, lines end in \n). Every run has its own lines. Numbers are
 // written so that they read back exactly. Errors: a NaN or an infinity, with its place; those of w.
 func WriteCSV(w io.Writer, run *result.Run) error {
+	return writeCSV(w, CSVColumns(), []Curve{{Run: run}}, nil)
+}
+
+// WriteCurvesCSV is WriteCSV for several runs, with two more columns: source, the curve's label, and ranks, empty where not known.
+func WriteCurvesCSV(w io.Writer, curves []Curve) error {
+	return writeCSV(w, append(CSVColumns(), "source", "ranks"), curves, func(c *Curve) []string {
+		if n := rankCount(c.Run); n > 0 {
+			return []string{c.Label, strconv.Itoa(n)}
+		}
+		return []string{c.Label, ""}
+	})
+}
+
+func writeCSV(w io.Writer, header []string, curves []Curve, more func(*Curve) []string) error {
 	out := csv.NewWriter(w)
-	if err := out.Write(CSVColumns()); err != nil {
+	if err := out.Write(header); err != nil {
 		return fmt.Errorf("csv: %w", err)
 	}
-	for i := range run.Rows {
-		for _, inPlace := range []bool{false, true} {
-			half := halfOf(&run.Rows[i], inPlace)
-			if half == nil {
-				continue
-			}
-			record, err := csvRecord(&run.Rows[i], half, inPlace)
-			if err != nil {
-				return fmt.Errorf("csv: rows[%d]: %w", i, err)
-			}
-			if err := out.Write(record); err != nil {
-				return fmt.Errorf("csv: %w", err)
-			}
+	for c := range curves {
+		var last []string
+		if more != nil {
+			last = more(&curves[c])
+		}
+		if err := writeCSVRows(out, curves[c].Run.Rows, last); err != nil {
+			return err
 		}
 	}
 	out.Flush()
 	if err := out.Error(); err != nil {
 		return fmt.Errorf("csv: %w", err)
+	}
+	return nil
+}
+
+func writeCSVRows(out *csv.Writer, rows []result.Row, last []string) error {
+	for i := range rows {
+		for _, inPlace := range []bool{false, true} {
+			half := halfOf(&rows[i], inPlace)
+			if half == nil {
+				continue
+			}
+			record, err := csvRecord(&rows[i], half, inPlace)
+			if err != nil {
+				return fmt.Errorf("csv: rows[%d]: %w", i, err)
+			}
+			if err := out.Write(append(record, last...)); err != nil {
+				return fmt.Errorf("csv: %w", err)
+			}
+		}
 	}
 	return nil
 }
@@ -66,6 +93,15 @@ type csvFields struct {
 
 func (f *csvFields) text(s string) { f.record = append(f.record, s) }
 func (f *csvFields) int(v int64)   { f.text(strconv.FormatInt(v, 10)) }
+
+// known writes a number that is 0 only where it is not known.
+func (f *csvFields) known(v int64) {
+	if v == 0 {
+		f.text("")
+		return
+	}
+	f.int(v)
+}
 
 func (f *csvFields) float(v float64) {
 	if (math.IsNaN(v) || math.IsInf(v, 0)) && f.err == nil {
@@ -96,7 +132,7 @@ func csvRecord(row *result.Row, half *result.Half, inPlace bool) ([]string, erro
 	} else {
 		f.text("out")
 	}
-	f.int(int64(half.Iters))
+	f.known(int64(half.Iters))
 	f.float(float64(half.TimeUS))
 	f.float(float64(half.AlgBW))
 	f.float(float64(half.BusBW))
@@ -106,8 +142,12 @@ func csvRecord(row *result.Row, half *result.Half, inPlace bool) ([]string, erro
 		f.text("")
 	}
 	if it := half.Iter; it != nil {
-		f.int(int64(it.N))
-		f.float(float64(it.P50US))
+		f.known(int64(it.N))
+		if lacks(it, "p50_us") {
+			f.text("")
+		} else {
+			f.float(float64(it.P50US))
+		}
 		f.optional(it.P95US)
 		f.optional(it.P99US)
 		f.float(float64(it.MaxUS))
@@ -134,6 +174,9 @@ func largestEnqueue(half *result.Half) *result.Micros {
 		if v := half.Ranks[i].EnqueueUS; largest == nil || v > *largest || math.IsNaN(float64(v)) {
 			largest = &half.Ranks[i].EnqueueUS
 		}
+	}
+	if largest == nil && half.LaunchBound != nil && half.LaunchBound.EnqueueUS > 0 {
+		return &half.LaunchBound.EnqueueUS // read from a file without the ranks' times
 	}
 	return largest
 }

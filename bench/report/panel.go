@@ -67,9 +67,9 @@ func (p *panel) see(x float64, ys ...float64) {
 }
 
 // finish fixes the axes; a panel without any point a logarithmic axis can show gets a sentence instead.
-func (p *panel) finish(run *result.Run) {
+func (p *panel) finish(whyNothing string) {
 	if p.points == 0 {
-		p.message = "nothing to show: " + noBandwidthReason(run)
+		p.message = "nothing to show: " + whyNothing
 		return
 	}
 	p.plot.X.Min, p.plot.X.Max = ranges(p.xLo, p.xHi, 0.03, 1.4, 16)
@@ -101,27 +101,39 @@ var okabe = []color.RGBA{
 	{0xe6, 0x9f, 0x00, 0xff}, {0x56, 0xb4, 0xe9, 0xff}, {0x60, 0x60, 0x60, 0xff},
 }
 
-// addSet draws one collective, type and op in both panels.
-func (f *figure) addSet(set rowSet, index, sets int, run *result.Run) {
+// addSet draws one collective, type and op of a run in both panels. sameKey: all sets of the picture have the same.
+func (f *figure) addSet(d *drawnSet, index, sets int, sameKey bool) {
 	for _, inPlace := range []bool{false, true} {
 		style := seriesStyle(index, sets, inPlace)
 		name := placementName(inPlace)
-		if sets > 1 {
-			name = set.key.String() + ", " + name
+		switch {
+		case f.onePlacement && !inPlace:
+			name = d.name(sameKey)
+		case sets > 1:
+			name = d.name(sameKey) + ", " + name
+		}
+		if f.onePlacement && sets <= 4 {
+			style.layer(sets - 1 - index)
 		}
 		var thumbs []plot.Thumbnailer
 		for _, p := range f.panels {
-			if c := curveOf(set, inPlace, p.get).positive(); len(c) > 0 {
+			if c := curveOf(d.set, inPlace, p.get).positive(); len(c) > 0 {
 				thumbs = p.addCurve(c, style)
 			}
 		}
 		if thumbs != nil {
 			f.legend = append(f.legend, legendEntry{name, thumbs})
+			if f.onePlacement {
+				return
+			}
 		}
 	}
-	f.addBand(set, index, sets)
+	if d.label != "" || f.onePlacement {
+		return
+	}
+	f.addBand(d.set, index, sets)
 	if index < maxFitted {
-		f.addModel(set, index, sets, run)
+		f.addModel(d.set, index, sets, d.run)
 	}
 }
 
@@ -142,12 +154,24 @@ func seriesStyle(index, sets int, inPlace bool) series {
 		line:  draw.LineStyle{Color: c, Width: 2},
 		glyph: draw.GlyphStyle{Color: c, Radius: 3.5, Shape: draw.CircleGlyph{}},
 	}
+	// The palette begins again after seven curves; then the marks differ.
+	if index >= len(okabe) {
+		s.glyph.Shape = []draw.GlyphDrawer{draw.TriangleGlyph{}, draw.PyramidGlyph{}, draw.CrossGlyph{}}[(index/len(okabe)-1)%3]
+		s.line.Dashes = []vg.Length{12, 3}
+	}
 	if inPlace {
 		s.line.Dashes = []vg.Length{6, 3}
 		s.glyph.Shape = draw.SquareGlyph{}
 		s.glyph.Radius = 4
 	}
 	return s
+}
+
+// layer widens a curve that others lie upon, so that it shows below them where they are equal.
+func (s *series) layer(above int) {
+	more := vg.Length(min(above, 4))
+	s.line.Width += 1.4 * more
+	s.glyph.Radius += 0.8 * more
 }
 
 // addCurve adds a line with points, and a bar from the fastest to the slowest where there are several runs.
@@ -223,10 +247,6 @@ func (f *figure) addBand(set rowSet, index, sets int) {
 
 // addModel fits the ring line to the curve and draws it in both panels with its knee.
 func (f *figure) addModel(set rowSet, index, sets int, run *result.Run) {
-	n := run.Config.World
-	if n == 0 {
-		n = len(run.Ranks)
-	}
 	points := curveOf(set, false, timeUS).positive()
 	if len(points) == 0 {
 		points = curveOf(set, true, timeUS).positive()
@@ -235,7 +255,7 @@ func (f *figure) addModel(set rowSet, index, sets int, run *result.Run) {
 	for _, pt := range points {
 		measured = append(measured, costmodel.Point{Bytes: pt.bytes, TimeUS: pt.median})
 	}
-	m, err := costmodel.Fit(measured, set.key.Collective, costmodel.Ring, n)
+	m, err := costmodel.Fit(measured, set.key.Collective, costmodel.Ring, groupSize(run))
 	if err != nil {
 		return // too few sizes or only small ones: the picture is good without the line
 	}
@@ -246,11 +266,14 @@ func (f *figure) addModel(set rowSet, index, sets int, run *result.Run) {
 	style := draw.LineStyle{Color: c, Width: 1.5, Dashes: []vg.Length{2, 3}}
 	thumb := f.addModelLines(&m, points, style)
 	name := fmt.Sprintf("ring model %s, median error %.0f %%", parameters(&m), 100*m.Fit.MedianAbsRel)
+	if m.Fit.MedianAbsRel > misfit {
+		name += ": does not describe this curve"
+	}
 	if sets > 1 {
 		name = set.key.String() + ", " + name
 	}
 	f.legend = append(f.legend, legendEntry{name, []plot.Thumbnailer{thumb}})
-	if !m.Fit.AlphaSeen || !m.Fit.BetaSeen {
+	if !m.Fit.AlphaSeen || !m.Fit.BetaSeen || m.Fit.MedianAbsRel > misfit {
 		return // a knee made of a guess is none
 	}
 	caption := "knee " + kneeSize(m.KneeBytes()) + "\n" + parameters(&m)

@@ -105,18 +105,18 @@ func TestPlotTexts(t *testing.T) {
 		t.Errorf("small sizes only:\n%s", texts)
 	}
 	many := h200Run(t, "ar_check.txt", "all_reduce", true)
-	for _, typ := range strings.Fields("int8 uint8 int32 uint32 int64 uint64 half double bfloat16 a b c") {
+	for _, typ := range strings.Fields("int8 uint8 int32 uint32 int64 uint64 half double bfloat16 a b c d e f g h i j") {
 		rows := h200Run(t, "ar_check.txt", "all_reduce", true).Rows
 		for i := range rows {
 			rows[i].Type = typ
 		}
 		many.Rows = append(many.Rows, rows...)
 	}
-	if texts := svgTexts(t, many); !strings.Contains(texts, "the first 8 of 13 shown") {
-		t.Errorf("13 types:\n%s", texts)
+	if texts := svgTexts(t, many); !strings.Contains(texts, "the first 16 of 20 shown") {
+		t.Errorf("20 types:\n%s", texts)
 	}
 	if err := Plot(io.Discard, "png", many, Options{Width: 640, Height: 400}); err != nil {
-		t.Errorf("13 types in a small picture: %v", err)
+		t.Errorf("20 types in a small picture: %v", err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"image/color"
 	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -29,23 +30,46 @@ const (
 	pointsPerSet = 80
 	// maxFitted bounds the model lines: with more curves they would hide each other.
 	maxFitted = 3
+	// misfit is the median error from which on a model line does not describe its curve.
+	misfit = 0.3
 )
+
+// Curve is a run and the name that it has in a picture of several.
+type Curve struct {
+	Label string
+	Run   *result.Run
+}
 
 // WritePlot makes a picture of run in a file, whole or not at all: busbw and time over message size, both log–log, with the fitted ring α–β line
 // and its knee. The ending of path tells the format: .png, .svg or .pdf. Size in pixels: opts.Width × opts.Height, 1600 × 900 if 0. Several
 // runs are drawn as their median with the range as a bar; the band is p50–p99 of single iterations where they were measured. Errors: an
 // unknown ending, those of WriteFile, a run without rows.
 func WritePlot(path string, run *result.Run, opts Options) error {
+	return WriteCurvesPlot(path, []Curve{{Run: run}}, opts)
+}
+
+// WriteCurvesPlot is WritePlot for several runs in one picture, each with its label in the legend and no bands and model lines. With more
+// than two only one placement of each is drawn, out-of-place where it is there; the same goes for a run of more than four types or operators.
+func WriteCurvesPlot(path string, curves []Curve, opts Options) error {
 	format, err := PlotFormat(path)
 	if err != nil {
 		return err
 	}
-	return WriteFile(path, opts, func(w io.Writer) error { return Plot(w, format, run, opts) })
+	return WriteFile(path, opts, func(w io.Writer) error { return PlotCurves(w, format, curves, opts) })
 }
 
 // Plot is WritePlot to w, in format "png", "svg" or "pdf".
 func Plot(w io.Writer, format string, run *result.Run, opts Options) error {
-	if len(run.Rows) == 0 {
+	return PlotCurves(w, format, []Curve{{Run: run}}, opts)
+}
+
+// PlotCurves is WriteCurvesPlot to w, in format "png", "svg" or "pdf".
+func PlotCurves(w io.Writer, format string, curves []Curve, opts Options) error {
+	rows := 0
+	for _, c := range curves {
+		rows += len(c.Run.Rows)
+	}
+	if rows == 0 {
 		return errors.New("plot: the run has no rows")
 	}
 	width, height := opts.Width, opts.Height
@@ -62,7 +86,7 @@ func Plot(w io.Writer, format string, run *result.Run, opts Options) error {
 	if err != nil {
 		return err
 	}
-	fig := newFigure(run, int(points(height)/pointsPerSet), format == "pdf")
+	fig := newFigure(curves, int(points(height)/pointsPerSet), format == "pdf")
 	fig.draw(draw.New(canvas))
 	if _, err := canvas.WriteTo(w); err != nil {
 		return fmt.Errorf("plot: %w", err)
@@ -97,6 +121,7 @@ type figure struct {
 	panels          [2]*panel
 	legend          []legendEntry
 	asciiOnly       bool // the PDF writer garbles everything else
+	onePlacement    bool // so many curves that both placements would hide each other
 }
 
 type legendEntry struct {
@@ -104,24 +129,74 @@ type legendEntry struct {
 	thumbs []plot.Thumbnailer
 }
 
-func newFigure(run *result.Run, most int, asciiOnly bool) *figure {
+// drawnSet is one collective, type and op of one run.
+type drawnSet struct {
+	set   rowSet
+	run   *result.Run
+	label string // of the run, where there are several
+}
+
+// name tells the set apart from the others of the picture.
+func (d *drawnSet) name(sameKey bool) string {
+	switch {
+	case d.label == "":
+		return d.set.key.String()
+	case sameKey:
+		return d.label
+	}
+	return d.label + ", " + d.set.key.String()
+}
+
+func newFigure(curves []Curve, most int, asciiOnly bool) *figure {
 	f := &figure{asciiOnly: asciiOnly}
-	sets := setsOf(run.Rows)
-	f.title = figureTitle(sets)
-	f.subtitle = figureSubtitle(run)
+	var sets []drawnSet
+	var keys []rowSet
+	for _, c := range curves {
+		for _, set := range setsOf(c.Run.Rows) {
+			d := drawnSet{set: set, run: c.Run}
+			if len(curves) > 1 {
+				d.label = c.Label
+			}
+			sets = append(sets, d)
+			if !slices.ContainsFunc(keys, func(k rowSet) bool { return k.key == set.key }) {
+				keys = append(keys, set)
+			}
+		}
+	}
+	f.title = figureTitle(keys)
+	f.subtitle = curvesSubtitle(curves)
+	if len(curves) == 1 {
+		f.subtitle = figureSubtitle(curves[0].Run)
+	}
+	// One placement of each needs half the legend.
+	f.onePlacement = len(sets) > 4 || len(curves) > 1 && len(sets) > 2
+	if f.onePlacement {
+		most *= 2
+		f.subtitle += "  ·  out-of-place"
+	}
 	if len(sets) > most {
 		f.title = fmt.Sprintf("%s (the first %d of %d shown)", f.title, most, len(sets))
 		sets = sets[:most]
 	}
 	f.panels[0] = newPanel("bus bandwidth", "busbw (GB/s)", busBW)
 	f.panels[1] = newPanel("time per operation", f.spell("time (µs)"), timeUS)
-	for i, set := range sets {
-		f.addSet(set, i, len(sets), run)
+	for i := range sets {
+		f.addSet(&sets[i], i, len(sets), len(keys) == 1)
 	}
 	for _, p := range f.panels {
-		p.finish(run)
+		p.finish(whyNothing(curves))
 	}
 	return f
+}
+
+// whyNothing says why no run of a picture has a positive bandwidth.
+func whyNothing(curves []Curve) string {
+	for _, c := range curves {
+		if c.Run.Config.World != 1 {
+			return noBandwidthReason(c.Run)
+		}
+	}
+	return noBandwidthReason(curves[0].Run)
 }
 
 func figureTitle(sets []rowSet) string {
@@ -136,18 +211,17 @@ func figureTitle(sets []rowSet) string {
 }
 
 func figureSubtitle(run *result.Run) string {
-	ranks := len(run.Ranks)
-	if ranks == 0 {
-		ranks = run.Config.World
-	}
-	parts := []string{plural(ranks, "rank")}
+	var parts []string
 	if run.Config.Engine != "" {
-		parts = append([]string{run.Config.Engine + " engine"}, parts...)
+		parts = append(parts, run.Config.Engine+" engine")
+	}
+	if n := rankCount(run); n > 0 {
+		parts = append(parts, plural(n, "rank"))
 	}
 	if run.Config.Placement != "" {
 		parts = append(parts, "placement "+run.Config.Placement)
 	}
-	if device := deviceSummary(run.Ranks); device != "" {
+	if device := deviceSummary(run); device != "" {
 		parts = append(parts, device)
 	}
 	if lib := libraryLabel(run); lib != "" {
@@ -162,6 +236,27 @@ func figureSubtitle(run *result.Run) string {
 	return strings.Join(parts, "  ·  ")
 }
 
+// curvesSubtitle says what the runs of a picture have in common.
+func curvesSubtitle(curves []Curve) string {
+	parts := []string{plural(len(curves), "run")}
+	for _, get := range []func(*result.Run) string{
+		func(r *result.Run) string {
+			if n := rankCount(r); n > 0 {
+				return plural(n, "rank")
+			}
+			return ""
+		},
+		deviceSummary,
+		libraryLabel,
+	} {
+		first := get(curves[0].Run)
+		if first != "" && !slices.ContainsFunc(curves, func(c Curve) bool { return get(c.Run) != first }) {
+			parts = append(parts, first)
+		}
+	}
+	return strings.Join(parts, "  ·  ")
+}
+
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -169,12 +264,12 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// deviceSummary counts devices by name, in order of rank: "2 × NVIDIA H200".
-func deviceSummary(ranks []result.Rank) string {
+// deviceSummary counts devices by name, in order of rank: "2 × NVIDIA H200". Where the list of ranks is not whole it has no numbers.
+func deviceSummary(run *result.Run) string {
 	var names []string
 	count := map[string]int{}
-	for i := range ranks {
-		name := ranks[i].DeviceName
+	for i := range run.Ranks {
+		name := run.Ranks[i].DeviceName
 		if name == "" {
 			continue
 		}
@@ -184,7 +279,9 @@ func deviceSummary(ranks []result.Rank) string {
 		count[name]++
 	}
 	for i, name := range names {
-		names[i] = fmt.Sprintf("%d × %s", count[name], name)
+		if len(run.Ranks) == rankCount(run) {
+			names[i] = fmt.Sprintf("%d × %s", count[name], name)
+		}
 	}
 	return strings.Join(names, ", ")
 }

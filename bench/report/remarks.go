@@ -26,12 +26,22 @@ func faultLines(row *result.Row, nameRun bool) string {
 		if h == nil {
 			continue
 		}
+		if h.Together != "" && len(h.Faults) > 1 {
+			fmt.Fprintf(&b, "#   %s: %s\n", placementName(inPlace), oneLine(h.Together))
+		}
 		for i := range h.Faults {
+			if i == maxFaultRanks && len(h.Faults) > maxFaultRanks+1 {
+				fmt.Fprintf(&b, "#   … and %d more ranks (all are in the JSON)\n", len(h.Faults)-i)
+				break
+			}
 			b.WriteString(faultLine(&h.Faults[i], row.Run, nameRun, inPlace))
 		}
 	}
 	return b.String()
 }
+
+// maxFaultRanks is how many ranks' faults are told one by one for one half of a row.
+const maxFaultRanks = 16
 
 func faultLine(f *result.Fault, run int, nameRun, inPlace bool) string {
 	text := "#   "
@@ -72,16 +82,25 @@ func remarks(run *result.Run, printed []result.Row) string {
 		for _, n := range run.Notes {
 			fmt.Fprintf(&b, "#   %s: %s\n", n.Severity, oneLine(n.Text))
 		}
-		for _, line := range bound {
+		for i, line := range bound {
+			if i == maxBound && len(bound) > maxBound+1 {
+				fmt.Fprintf(&b, "#   info: … and %d more of that kind (all are in the JSON)\n", len(bound)-i)
+				break
+			}
 			b.WriteString("#   info: " + line + "\n")
 		}
 	}
 	b.WriteString(modesTable(run.Modes))
+	b.WriteString(cyclesTable(run.Cycles))
+	b.WriteString(consistencyLines(run.Consistency))
 	if b.Len() > 0 {
 		b.WriteString("#\n")
 	}
 	return b.String()
 }
+
+// maxBound is how many launch-bound curves are told one by one.
+const maxBound = 8
 
 func outcomeLine(o *result.Outcome) string {
 	if o.Status == "" || o.Status == "ok" {
@@ -211,7 +230,7 @@ func modesTable(modes []result.Modes) string {
 	}
 	cells := [][]string{{"size", "placement", "runs", "median", "min", "max", "groups"}}
 	several := slices.ContainsFunc(modes, func(m result.Modes) bool {
-		return m.Collective != modes[0].Collective || m.Type != modes[0].Type || m.Op != modes[0].Op
+		return modesKey(&m) != modesKey(&modes[0])
 	})
 	for i := range modes {
 		m := &modes[i]
@@ -221,10 +240,81 @@ func modesTable(modes []result.Modes) string {
 			line[6] += fmt.Sprintf("; of the %d slow runs %d waited for a rank on a shared core", m.SlowRuns, m.SlowSharedCore)
 		}
 		if several {
-			line[6] += "  " + setKey{Collective: m.Collective, Type: m.Type, Op: m.Op}.String()
+			line[6] += "  " + modesKey(m).String()
 		}
 		cells = append(cells, line)
 	}
+	return "# Modes: time of each fresh run, µs, and the groups that the runs fall into\n" + aligned(cells)
+}
+
+func modesKey(m *result.Modes) setKey {
+	return setKey{m.Collective, m.Type, m.Op, m.Algo, m.Proto, m.Root, m.Group}
+}
+
+// cyclesTable shows how each row half behaved from cycle to cycle.
+func cyclesTable(cycles []result.Cycles) string {
+	if len(cycles) == 0 {
+		return ""
+	}
+	cells := [][]string{{"size", "placement", "cycles", "median", "min", "max", "in cycle", "first tenth", "last tenth", "#wrong", ""}}
+	for i := range cycles {
+		c := &cycles[i]
+		us := func(v result.Micros) string { return fixedWidth(float64(v), 7) }
+		cells = append(cells, []string{FormatSize(c.Bytes), placementName(c.InPlace), fmt.Sprint(c.N), us(c.MedianUS), us(c.MinUS), us(c.MaxUS), fmt.Sprint(c.MaxCycle),
+			us(c.FirstUS), us(c.LastUS), fmt.Sprint(c.Wrong), setKey{Collective: c.Collective, Type: c.Type, Op: c.Op, Root: c.Root, Group: c.Group}.String()})
+	}
+	return "# Cycles: time of each cycle, µs\n" + aligned(cells)
+}
+
+// consistencyLines say what was compared and what differed. Verdicts that many operations share come once, with how many.
+func consistencyLines(all []result.Consistency) string {
+	if len(all) == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("# Consistency: %d operations, each repeated on the same data, compared between ranks, repeats, runs and algorithms\n", len(all))
+	var order []string
+	byVerdict := make(map[string][]*result.Consistency)
+	for i := range all {
+		c := &all[i]
+		if _, ok := byVerdict[c.Verdict]; !ok {
+			order = append(order, c.Verdict)
+		}
+		byVerdict[c.Verdict] = append(byVerdict[c.Verdict], c)
+	}
+	for _, v := range order {
+		severity := "info"
+		if byVerdict[v][0].Fault {
+			severity = "fault"
+		}
+		text += fmt.Sprintf("#   %s: %d × %s\n", severity, len(byVerdict[v]), oneLine(v))
+		for i, c := range byVerdict[v] {
+			if len(c.Variants) < 2 && !c.Fault && !c.RunsDiffer && len(c.Unsteady) == 0 || i == 8 {
+				break // the first few show the kind
+			}
+			text += fmt.Sprintf("#     %s %s:%s\n", setKey{Collective: c.Collective, Type: c.Type, Op: c.Op, Root: c.Root, Group: c.Group}, FormatSize(c.Bytes), fingerprints(c))
+		}
+	}
+	return text
+}
+
+func fingerprints(c *result.Consistency) string {
+	text := ""
+	for _, v := range c.Variants {
+		name := strings.TrimSpace(v.Algo + " " + v.Proto)
+		if name == "" {
+			name = "NCCL's choice"
+		}
+		var short []string
+		for _, h := range v.Hashes {
+			short = append(short, h[:min(8, len(h))])
+		}
+		text += fmt.Sprintf("  %s %s", name, strings.Join(short, "|"))
+	}
+	return text
+}
+
+// aligned sets cells in columns of comment lines, all but the last to the right.
+func aligned(cells [][]string) string {
 	widths := make([]int, len(cells[0])-1)
 	for _, line := range cells {
 		for i := range widths {
@@ -232,13 +322,12 @@ func modesTable(modes []result.Modes) string {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("# Modes: time of each fresh run, µs, and the groups that the runs fall into\n")
 	for _, line := range cells {
-		b.WriteString("#")
+		text := "#"
 		for i, w := range widths {
-			fmt.Fprintf(&b, "  %*s", w, line[i])
+			text += fmt.Sprintf("  %*s", w, line[i])
 		}
-		b.WriteString("  " + line[len(line)-1] + "\n")
+		b.WriteString(strings.TrimRight(text+"  "+line[len(line)-1], " ") + "\n")
 	}
 	return b.String()
 }

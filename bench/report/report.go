@@ -1,5 +1,5 @@
 // Package report writes a measurement: nccl-tests' text table as rows come in, JSON, CSV, pictures, a curve in the terminal, a progress bar.
-// It reads its own JSON back.
+// It reads all of that back but the pictures, and the output of nccl-tests of every era and of its relatives (Read).
 //
 // Writers take an io.Writer and know nothing of files; WriteFile and WritePlot make files, whole or not at all. Nothing here touches a device.
 package report
@@ -27,19 +27,33 @@ type Options struct {
 // setKey names one curve: everything but size, run and placement.
 type setKey struct {
 	Collective, Type, Op string
-	Root                 int
+	Algo, Proto          string
+	Root, Group          int
 }
 
-func keyOf(r *result.Row) setKey { return setKey{r.Collective, r.Type, r.Op, r.Root} }
+func keyOf(r *result.Row) setKey {
+	return setKey{r.Collective, r.Type, r.Op, r.Algo, r.Proto, r.Root, r.Group}
+}
 
 // String is the label of a curve: what distinguishes it, without the parts that say nothing.
 func (k setKey) String() string {
-	s := k.Collective + " " + k.Type
+	s := strings.TrimSpace(k.Collective + " " + k.Type)
+	if k.Collective == "" {
+		s = strings.TrimSpace("unnamed collective " + k.Type)
+	}
 	if k.Op != "" && k.Op != "none" {
 		s += " " + k.Op
 	}
 	if k.Root > 0 {
 		s += fmt.Sprintf(" root %d", k.Root)
+	}
+	for _, s2 := range []string{k.Algo, k.Proto} {
+		if s2 != "" {
+			s += " " + s2
+		}
+	}
+	if k.Group > 0 {
+		s += fmt.Sprintf(" group %d", k.Group)
 	}
 	return s
 }
@@ -111,11 +125,12 @@ func medianHalf(halves []*result.Half) *result.Half {
 	}
 	median := func(get func(*result.Half) float64) float64 { return stat.Median(each(halves, get)) }
 	m := &result.Half{
-		Iters:  halves[0].Iters,
-		TimeUS: result.Micros(median(func(h *result.Half) float64 { return float64(h.TimeUS) })),
-		AlgBW:  result.GBps(median(func(h *result.Half) float64 { return float64(h.AlgBW) })),
-		BusBW:  result.GBps(median(func(h *result.Half) float64 { return float64(h.BusBW) })),
-		Iter:   medianIter(halves),
+		Iters:     halves[0].Iters,
+		TimeUS:    result.Micros(median(func(h *result.Half) float64 { return float64(h.TimeUS) })),
+		AlgBW:     result.GBps(median(func(h *result.Half) float64 { return float64(h.AlgBW) })),
+		BusBW:     result.GBps(median(func(h *result.Half) float64 { return float64(h.BusBW) })),
+		CPUTimeUS: result.Micros(median(func(h *result.Half) float64 { return float64(h.CPUTimeUS) })),
+		Iter:      medianIter(halves),
 	}
 	for _, h := range halves {
 		if h.Wrong != nil {
@@ -146,7 +161,9 @@ func medianIter(halves []*result.Half) *result.IterStats {
 			continue
 		}
 		m.N += h.Iter.N
-		p50 = append(p50, float64(h.Iter.P50US))
+		if !lacks(h.Iter, "p50_us") {
+			p50 = append(p50, float64(h.Iter.P50US))
+		}
 		if h.Iter.P95US != nil {
 			p95 = append(p95, float64(*h.Iter.P95US))
 		}
@@ -161,6 +178,26 @@ func medianIter(halves []*result.Half) *result.IterStats {
 	m.P50US = result.Micros(stat.Median(p50))
 	m.P95US, m.P99US = medianOrNil(p95), medianOrNil(p99)
 	return &m
+}
+
+// lacks says that a figure was not in the file that the statistics were read from.
+func lacks(it *result.IterStats, field string) bool { return slices.Contains(it.Lacks, field) }
+
+// rankCount is the number of ranks, 0 where a file does not say; the list of ranks of such a file may be shorter.
+func rankCount(run *result.Run) int { return run.Config.World }
+
+// groupSize is the ranks of one communicator: all, unless they were split.
+func groupSize(run *result.Run) int {
+	if len(run.Ranks) == 0 || len(run.Ranks) != rankCount(run) {
+		return rankCount(run)
+	}
+	n := 0
+	for i := range run.Ranks {
+		if run.Ranks[i].Group == run.Ranks[0].Group {
+			n++
+		}
+	}
+	return n
 }
 
 func medianOrNil(values []float64) *result.Micros {

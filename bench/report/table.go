@@ -26,6 +26,9 @@ type Table struct {
 
 	head    *result.Run // what Start was given
 	section section
+	columns tableColumns
+	cycle   int          // of the last row
+	variant string       // of the last row: what its processes had in NCCL_ALGO and NCCL_PROTO
 	printed []result.Row // as printed: medians where there are several runs
 	waiting []sizeRows   // rows of sizes that not all runs have measured
 }
@@ -63,6 +66,10 @@ func (t *Table) Start(run *result.Run) error {
 		return errors.New("table: started twice")
 	}
 	t.head = run
+	t.columns = tableColumns{percentiles: t.opts.Percentiles, cpuTime: run.Config.Modes.CPUTime, stamps: run.Config.Modes.Timestamps}
+	for i := range run.Ranks {
+		t.columns.groups = t.columns.groups || run.Ranks[i].Group > 0
+	}
 	first := ""
 	if len(run.Config.Collectives) > 0 {
 		first = run.Config.Collectives[0]
@@ -105,7 +112,15 @@ func (t *Table) emit(rows []result.Row) error {
 		text = t.closeSection(true) + t.openSection(rows[0].Collective)
 	}
 	row := medianRow(rows)
-	text += rowLine(&row, t.opts) + "\n"
+	if row.Cycle != t.cycle {
+		t.cycle = row.Cycle
+		text += fmt.Sprintf("# Cycle %d\n", row.Cycle)
+	}
+	if v := variantText(&row); v != t.variant && len(t.head.Config.Algos)+len(t.head.Config.Protos) > 0 {
+		t.variant = v
+		text += "#" + v + "\n"
+	}
+	text += t.columns.line(&row) + "\n"
 	for i := range rows {
 		text += faultLines(&rows[i], t.head.Config.Runs > 1)
 		for _, inPlace := range []bool{false, true} {
@@ -121,7 +136,9 @@ func (t *Table) emit(rows []result.Row) error {
 			t.section.busbw += float64(h.BusBW)
 		}
 	}
-	t.printed = append(t.printed, row)
+	if row.Cycle <= 1 { // one cycle stands for all in the remarks; a run until stopped may have millions
+		t.printed = append(t.printed, row)
+	}
 	t.print(text)
 	return t.err
 }
@@ -162,7 +179,7 @@ func (t *Table) openSection(collective string) string {
 	for i := range t.head.Ranks {
 		b.WriteString(deviceLine(&t.head.Ranks[i]))
 	}
-	b.WriteString(titleLines(t.opts))
+	b.WriteString(t.columns.titles())
 	return b.String()
 }
 
@@ -178,7 +195,7 @@ func (t *Table) closeSection(complete bool) string {
 	text := fmt.Sprintf("# %-20s : %d %s\n", "Out of bounds values", s.failed, verdict)
 	if complete {
 		text += fmt.Sprintf("# %-20s : %.6g \n", "Avg bus bandwidth", s.busbw/float64(max(s.halves, 1)))
-		text += "#\n# Collective test concluded: " + s.collective + "\n"
+		text += "#\n# Collective test concluded: " + s.collective + "\n" + memoryLines(t.head.Ranks)
 	}
 	return text + "#\n"
 }
@@ -241,8 +258,8 @@ func configLines(run *result.Run) string {
 	if c.StepFactor == 0 {
 		step = strconv.FormatInt(int64(c.StepBytes), 10) + "(bytes)"
 	}
-	text := fmt.Sprintf("# nThread %d nGpus %d minBytes %d maxBytes %d step: %s warmup iters: %d iters: %d agg iters: 1 validation: %d graph: 0 unalign: 0\n",
-		threads, gpus, c.MinBytes, c.MaxBytes, step, c.Warmup, c.Iters, c.Check)
+	text := fmt.Sprintf("# nThread %d nGpus %d minBytes %d maxBytes %d step: %s warmup iters: %d iters: %d agg iters: %d validation: %d graph: %d unalign: %d\n",
+		threads, gpus, c.MinBytes, c.MaxBytes, step, c.Warmup, c.Iters, max(1, c.Modes.Aggregate), c.Check, c.Modes.Graph, c.Modes.Unalign)
 	text += "# Parity: " + strings.Join(conditions(c), ", ") + "\n"
 	if c.Runs > 1 {
 		text += fmt.Sprintf("# Runs: %d fresh sets of processes; each row is the median over runs (#wrong: the sum)\n", c.Runs)
@@ -274,14 +291,65 @@ func conditions(c *result.Config) []string {
 	if c.QuietCores {
 		list = append(list, "quiet cores")
 	}
+	list = append(list, modeWords(&c.Modes)...)
 	if !c.ItersExact {
 		list = append(list, "more iterations at small sizes")
 	}
 	return list
 }
 
+func variantText(row *result.Row) string {
+	text := ""
+	if row.Algo != "" {
+		text += " NCCL_ALGO=" + row.Algo
+	}
+	if row.Proto != "" {
+		text += " NCCL_PROTO=" + row.Proto
+	}
+	if text == "" {
+		return " NCCL_ALGO and NCCL_PROTO as in the environment"
+	}
+	return text
+}
+
+// modeWords names the ways of calling that differ from the plain one.
+func modeWords(m *result.Options) []string {
+	var out []string
+	add := func(on bool, format string, args ...any) {
+		if on {
+			out = append(out, fmt.Sprintf(format, args...))
+		}
+	}
+	add(m.Graph > 0, "%d launches of a CUDA graph of all iterations", m.Graph)
+	add(m.Register == 1, "buffers registered")
+	add(m.Register == 2, "symmetric windows")
+	if m.CTAPolicy != nil {
+		out = append(out, "CTA policy "+[]string{"default", "efficiency", "zero"}[min(max(*m.CTAPolicy, 0), 2)])
+	}
+	add(m.Blocking == 1, "wait and barrier after each iteration")
+	add(m.Blocking == 2, "wait after each iteration")
+	add(m.Blocking == 3, "wait and barrier after each iteration, without the barrier's time")
+	add(m.NullStream, "NULL stream")
+	add(m.ParallelInit, "parallel initialisation")
+	add(m.Split != "", "split %s", m.Split)
+	add(m.Comms > 1, "%d communicators at once over the same GPUs: time is of all %d, bandwidth of each", m.Comms, m.Comms)
+	return out
+}
+
+// memoryLines are nccl-tests' footer of -M, for each rank; nothing without it.
+func memoryLines(ranks []result.Rank) string {
+	var b strings.Builder
+	for i := range ranks {
+		if m := ranks[i].Memory; m != nil {
+			fmt.Fprintf(&b, "# %-20s : Initialization %s | User-Allocated %s | Collective %s | Total %s (rank %d)\n", "GPU memory usage",
+				FormatSize(m.Init), FormatSize(m.User), FormatSize(m.Collective), FormatSize(m.Total), ranks[i].Rank)
+		}
+	}
+	return b.String()
+}
+
 func deviceLine(r *result.Rank) string {
-	return fmt.Sprintf("#  Rank %2d Group %2d Pid %6d on %10s device %2d [%s] %s\n", r.Rank, 0, r.PID, r.Host, r.Device, busID(r.PCIBusID), r.DeviceName)
+	return fmt.Sprintf("#  Rank %2d Group %2d Pid %6d on %10s device %2d [%s] %s\n", r.Rank, r.Group, r.PID, r.Host, r.Device, busID(r.PCIBusID), r.DeviceName)
 }
 
 var pciAddress = regexp.MustCompile(`^([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})(\.[0-7])?$`)
@@ -299,28 +367,54 @@ func busID(id string) string {
 	return strings.ToLower(domain + ":" + m[2] + ":" + m[3])
 }
 
-func titleLines(opts Options) string {
+// tableColumns are those that nccl-tests' table does not always have.
+type tableColumns struct{ percentiles, cpuTime, stamps, groups bool }
+
+func (c tableColumns) titles() string {
 	prefix := func(a, b, c, d, e string) string { return fmt.Sprintf("# %10s  %12s  %8s  %6s  %6s", a, b, c, d, e) }
 	half := func(a, b, c, d string) string { return fmt.Sprintf("  %7s  %6s  %6s  %6s", a, b, c, d) }
+	time := "time"
+	if c.cpuTime {
+		time = "cputime"
+	}
 	first := prefix("", "", "", "", "") + "           out-of-place                       in-place          "
-	second := prefix("size", "count", "type", "redop", "root") + strings.Repeat(half("time", "algbw", "busbw", "#wrong"), 2)
+	second := prefix("size", "count", "type", "redop", "root") + strings.Repeat(half(time, "algbw", "busbw", "#wrong"), 2)
 	third := prefix("(B)", "(elements)", "", "", "") + strings.Repeat(half("(us)", "(GB/s)", "(GB/s)", ""), 2)
-	if opts.Percentiles {
+	if c.percentiles {
 		first += "    out-of-place, iterations       in-place, iterations"
 		second += strings.Repeat(fmt.Sprintf("  %7s  %7s  %7s", "p50", "p99", "max"), 2)
 		third += strings.Repeat(fmt.Sprintf("  %7s  %7s  %7s", "(us)", "(us)", "(us)"), 2)
-	} else {
+	}
+	if c.groups {
+		second, third = second+"   group", third+"        "
+	}
+	if c.stamps {
+		second, third = second+"  "+fmt.Sprintf("%-*s", len(stampForm), "timestamp"), third+"  "+strings.Repeat(" ", len(stampForm))
+	}
+	if c == (tableColumns{cpuTime: c.cpuTime}) {
 		// nccl-tests ends these two in a blank.
 		second, third = second+" ", third+" "
 	}
 	return "#\n" + first + "\n" + second + "\n" + third + "\n"
 }
 
-func rowLine(row *result.Row, opts Options) string {
+// stampForm is the form of the column that -S adds, local time as in nccl-tests.
+const stampForm = "2006-01-02 15:04:05"
+
+func (c tableColumns) line(row *result.Row) string {
 	text := fmt.Sprintf("%12d  %12d  %8s  %6s  %6d", row.Bytes, row.Count, row.Type, row.Op, row.Root)
-	text += halfText(row.OutOfPlace) + halfText(row.InPlace)
-	if opts.Percentiles {
-		text = fmt.Sprintf("%-*s", standardWidth, text) + percentileText(row.OutOfPlace) + percentileText(row.InPlace)
+	text += c.half(row.OutOfPlace) + c.half(row.InPlace)
+	if c != (tableColumns{cpuTime: c.cpuTime}) {
+		text = fmt.Sprintf("%-*s", standardWidth, text)
+	}
+	if c.percentiles {
+		text += percentileText(row.OutOfPlace) + percentileText(row.InPlace)
+	}
+	if c.groups {
+		text += fmt.Sprintf("  %6d", row.Group)
+	}
+	if c.stamps {
+		text += "  " + row.Time.Local().Format(stampForm)
 	}
 	return text
 }
@@ -332,7 +426,7 @@ const notChecked = "    N/A"
 const standardWidth = 118
 
 // halfText is one placement; one that was not measured is N/A in all columns, so that every row has the same number of them.
-func halfText(h *result.Half) string {
+func (c tableColumns) half(h *result.Half) string {
 	if h == nil {
 		return fmt.Sprintf("  %7s  %6s  %6s", "N/A", "N/A", "N/A") + notChecked
 	}
@@ -340,7 +434,11 @@ func halfText(h *result.Half) string {
 	if h.Wrong != nil {
 		wrong = fmt.Sprintf("  %6s", fmt.Sprintf("%.6g", float64(*h.Wrong)))
 	}
-	return fmt.Sprintf("  %7s  %6s  %6s", fixedWidth(float64(h.TimeUS), 7), fixedWidth(float64(h.AlgBW), 6), fixedWidth(float64(h.BusBW), 6)) + wrong
+	time := h.TimeUS
+	if c.cpuTime {
+		time = h.CPUTimeUS
+	}
+	return fmt.Sprintf("  %7s  %6s  %6s", fixedWidth(float64(time), 7), fixedWidth(float64(h.AlgBW), 6), fixedWidth(float64(h.BusBW), 6)) + wrong
 }
 
 func percentileText(h *result.Half) string {

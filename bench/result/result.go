@@ -23,19 +23,21 @@ type GBps float64
 
 // Run is one invocation of sweep: the question, the place, the rows, the end.
 type Run struct {
-	Schema      string      `json:"schema"`
-	Program     Program     `json:"program"`
-	Command     []string    `json:"command"`
-	Started     time.Time   `json:"started"`
-	Ended       time.Time   `json:"ended"`
-	Config      Config      `json:"config"`
-	Environment Environment `json:"environment"`
-	Ranks       []Rank      `json:"ranks"`
-	Rows        []Row       `json:"rows"`
-	Skipped     []Skipped   `json:"skipped,omitempty"` // asked for, but not possible here, each with its reason
-	Notes       []Note      `json:"notes,omitempty"`
-	Modes       []Modes     `json:"modes,omitempty"` // only with Config.Runs > 1
-	Outcome     Outcome     `json:"outcome"`
+	Schema      string        `json:"schema"`
+	Program     Program       `json:"program"`
+	Command     []string      `json:"command"`
+	Started     time.Time     `json:"started"`
+	Ended       time.Time     `json:"ended"`
+	Config      Config        `json:"config"`
+	Environment Environment   `json:"environment"`
+	Ranks       []Rank        `json:"ranks"`
+	Rows        []Row         `json:"rows"`
+	Skipped     []Skipped     `json:"skipped,omitempty"` // asked for, but not possible here, each with its reason
+	Notes       []Note        `json:"notes,omitempty"`
+	Modes       []Modes       `json:"modes,omitempty"`       // only with Config.Runs > 1
+	Cycles      []Cycles      `json:"cycles,omitempty"`      // only with more than one cycle
+	Consistency []Consistency `json:"consistency,omitempty"` // only with Config.Consistency
+	Outcome     Outcome       `json:"outcome"`
 }
 
 // Program identifies the binary that measured.
@@ -63,7 +65,10 @@ type Config struct {
 	Warmup      int      `json:"warmup"`
 	Check       int      `json:"check"` // verified iterations a row half, 0 = not checked
 	TimeoutS    float64  `json:"timeout_s"`
-	Runs        int      `json:"runs"`   // fresh sets of processes
+	Runs        int      `json:"runs"`             // fresh sets of processes
+	Algos       []string `json:"algos,omitempty"`  // NCCL_ALGO of fresh sets of processes, each with each of Protos; nil: NCCL's own choice
+	Protos      []string `json:"protos,omitempty"` // and NCCL_PROTO
+	Consistency bool     `json:"consistency,omitempty"`
 	Modes       Options  `json:"modes"`  // how the operations are called
 	Parity      Parity   `json:"parity"` // what makes the figures comparable with nccl-tests
 }
@@ -152,6 +157,8 @@ type Memory struct {
 type Row struct {
 	Run        int       `json:"run"`             // 1 … Config.Runs
 	Cycle      int       `json:"cycle,omitempty"` // 1 … Options.Cycles, 0 when there is one
+	Algo       string    `json:"algo,omitempty"`  // NCCL_ALGO that was set for it
+	Proto      string    `json:"proto,omitempty"` // NCCL_PROTO
 	Group      int       `json:"group,omitempty"` // which of the groups that sweep at the same time
 	Time       time.Time `json:"time,omitzero"`   // when it was done
 	Collective string    `json:"collective"`
@@ -169,11 +176,13 @@ type Row struct {
 type Half struct {
 	Iters       int          `json:"iters"`
 	TimeUS      Micros       `json:"time_us"`
+	CPUTimeUS   Micros       `json:"cpu_time_us"` // to queue one operation, over all of the series
 	AlgBW       GBps         `json:"algbw_gbps"`
 	BusBW       GBps         `json:"busbw_gbps"`
 	Wrong       *int64       `json:"wrong,omitempty"`     // wrong elements over all ranks; nil = not checked
 	Unchecked   string       `json:"unchecked,omitempty"` // why Wrong is nil although checks were asked for
 	Faults      []Fault      `json:"faults,omitempty"`
+	Together    string       `json:"faults_together,omitempty"` // what the ranks' faults have in common and where to look first
 	Ranks       []RankTime   `json:"ranks"`
 	Iter        *IterStats   `json:"iter,omitempty"`         // each iteration's slowest rank, from a separate series with events
 	SlowestRank *int         `json:"slowest_rank,omitempty"` // by median event time, when it stands out
@@ -184,12 +193,14 @@ type Half struct {
 type RankTime struct {
 	Rank      int       `json:"rank"`
 	TimeUS    Micros    `json:"time_us"`              // host clock, an operation
-	EnqueueUS Micros    `json:"enqueue_us"`           // host time to queue one operation
+	EnqueueUS Micros    `json:"enqueue_us"`           // host time to queue one of the first operations, while the launch queue has room
+	QueuedUS  Micros    `json:"queued_us"`            // host time to queue one operation, over all of the series
 	EventUS   []float64 `json:"event_us,omitempty"`   // every iteration of the event series, microseconds
 	BatchUS   Micros    `json:"event_mean_us"`        // first to last event of that series, an operation
 	CPU       int       `json:"cpu"`                  // processor the series ended on, -1 unknown
 	IssueRate float64   `json:"issue_rate,omitempty"` // independent additions a nanosecond on its core, the lower of before and after the timed series
 	CoreShare *float64  `json:"core_share,omitempty"` // IssueRate over the best seen on this host: well below 1 means that the core's other hardware thread was busy
+	Hashes    []string  `json:"hashes,omitempty"`     // fingerprints of the result of the same operation on the same data, one a repeat
 	Switches  int64     `json:"involuntary_switches"` // involuntary context switches of the rank's thread during the timed series
 }
 
@@ -203,6 +214,8 @@ type IterStats struct {
 	MaxUS   Micros  `json:"max_us"`
 	MeanUS  Micros  `json:"mean_us"`
 	StdevUS Micros  `json:"stdev_us"`
+	// Lacks names fields, as in JSON, that the file this was read from does not have; they are 0.
+	Lacks []string `json:"lacks,omitempty"`
 }
 
 // LaunchBound says that the operation takes what its queueing by one rank takes: the GPU waits for the CPU.
@@ -221,7 +234,29 @@ type Fault struct {
 	Ranges   []Range  `json:"ranges,omitempty"` // runs of wrong elements, at most MaxRanges; the last one may then hold right ones too
 	Samples  []Sample `json:"samples,omitempty"`
 	Analysis string   `json:"analysis,omitempty"` // in words, e.g. whose contribution is missing
+	Kind     string   `json:"kind,omitempty"`     // "" or one of the kinds below
+	Blamed   *int     `json:"blamed,omitempty"`   // rank, in the communicator, whose data is missing, doubled or wrong here; nil: none, several, unknown
 }
+
+// FaultInput is the kind of a fault that lies in the rank's input, before the operation.
+const FaultInput = "input"
+
+// The kinds of wrong results. All but the last two are meant of nearly all sampled wrong elements.
+const (
+	FaultUnwritten  = "never written"         // the pattern from before the operation is still there
+	FaultZero       = "zeros"                 // all bits zero
+	FaultMissing    = "contribution missing"  // that of one rank, Blamed, or of several
+	FaultNotReduced = "not reduced"           // only one rank's input is there
+	FaultDoubled    = "contribution doubled"  // rank Blamed counts twice
+	FaultReplaced   = "contribution replaced" // rank Blamed is missing, another one counts twice
+	FaultStale      = "stale"                 // from an earlier operation: all of it, or what rank Blamed gave
+	FaultShifted    = "shifted"               // from another place of the buffer: all of it, or what rank Blamed gave
+	FaultOtherRank  = "other rank's data"     // moved data that is another rank's than Blamed's
+	FaultUnscaled   = "not scaled"            // an average not divided, or a factor not applied
+	FaultBits       = "bits differ"           // one bit in each element, or the same ones everywhere
+	FaultMixed      = "several causes"        // see Analysis
+	FaultUnknown    = "unexplained"           // no contribution explains it
+)
 
 // MaxRanges bounds Fault.Ranges.
 const MaxRanges = 16
@@ -257,6 +292,10 @@ type Modes struct {
 	Collective string `json:"collective"`
 	Type       string `json:"type"`
 	Op         string `json:"op"`
+	Algo       string `json:"algo,omitempty"`
+	Proto      string `json:"proto,omitempty"`
+	Root       int    `json:"root"`
+	Group      int    `json:"group,omitempty"`
 	Bytes      Bytes  `json:"bytes"`
 	InPlace    bool   `json:"in_place"`
 	Runs       int    `json:"runs"`
@@ -268,6 +307,51 @@ type Modes struct {
 	// rank whose core was shared (core share below SharedCore).
 	SlowRuns       int `json:"slow_runs,omitempty"`
 	SlowSharedCore int `json:"slow_runs_on_shared_core,omitempty"`
+}
+
+// Cycles describes how one row half behaved over many cycles of the same processes.
+type Cycles struct {
+	Collective string `json:"collective"`
+	Type       string `json:"type"`
+	Op         string `json:"op"`
+	Root       int    `json:"root"`
+	Group      int    `json:"group,omitempty"`
+	Bytes      Bytes  `json:"bytes"`
+	InPlace    bool   `json:"in_place"`
+	N          int    `json:"n"` // cycles measured
+	MedianUS   Micros `json:"median_us"`
+	MinUS      Micros `json:"min_us"`
+	MaxUS      Micros `json:"max_us"`
+	MaxCycle   int    `json:"max_cycle"` // the cycle that was slowest
+	FirstUS    Micros `json:"first_us"`  // median of the first tenth of the cycles
+	LastUS     Micros `json:"last_us"`   // and of the last tenth: drift
+	Wrong      int64  `json:"wrong"`     // wrong elements over all cycles
+}
+
+// Consistency compares the results of one operation on the same data between ranks, repeats, fresh runs and algorithms. The data shows the
+// order of a floating-point sum.
+type Consistency struct {
+	Collective     string        `json:"collective"`
+	Type           string        `json:"type"`
+	Op             string        `json:"op"`
+	Root           int           `json:"root"`
+	Group          int           `json:"group,omitempty"`
+	Bytes          Bytes         `json:"bytes"`
+	Runs           int           `json:"runs"`                     // fresh runs compared, over all variants
+	Ranks          []int         `json:"odd_ranks,omitempty"`      // differ from the others where all must agree
+	Unsteady       []int         `json:"unsteady_ranks,omitempty"` // their repeats differ
+	RunsDiffer     bool          `json:"runs_differ"`
+	VariantsDiffer bool          `json:"variants_differ"`
+	Variants       []Fingerprint `json:"variants"`
+	Fault          bool          `json:"fault"` // not to be explained by an order of summation
+	Verdict        string        `json:"verdict"`
+}
+
+// Fingerprint is what the runs with one algorithm and protocol got: one entry when they all agree.
+type Fingerprint struct {
+	Algo   string   `json:"algo,omitempty"`
+	Proto  string   `json:"proto,omitempty"`
+	Hashes []string `json:"hashes"`
 }
 
 // SharedCore is the core share below which a core's other hardware thread counts as busy.

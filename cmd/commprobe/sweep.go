@@ -28,25 +28,35 @@ import (
 	"github.com/commprobe/commprobe/nccl"
 )
 
-const sweepHelp = `Runs each collective at each size out-of-place and in-place, checks the results, and prints nccl-tests' table.
+var sweepHelp = `Runs each collective at each size out-of-place and in-place, checks the results, and prints nccl-tests' table.
 One process a rank is started on this host; under torchrun the processes that are there become the ranks.
 
    commprobe sweep                                     all_reduce on all GPUs (or, without GPUs, on 4 CPU ranks)
    commprobe sweep -b 8 -e 4G -n 50 -w 10              nccl-tests' letters: sizes 8 B to 4 GiB, 50 iterations, 10 to warm up
-   commprobe sweep -d all -o all -e 1M                 every data type and operator
+   commprobe sweep all -d all -o all -e 1M             every collective, data type and operator
+   commprobe sweep alltoall -G 10 -R 2                 in a CUDA graph that is launched 10 times, on symmetric windows
+   commprobe sweep --split local                       each rail (k-th ranks of all hosts) by itself, all at the same time
+   commprobe sweep --consistency --algo ring,tree      are results the same bits on all ranks, each time, with each algorithm?
    commprobe sweep -e 1M --runs 10                     ten fresh sets of processes: do small sizes agree from run to run?
    commprobe sweep --json r.json --plot r.png --plot - results as JSON, as a picture, and as a curve in the terminal
    torchrun --nproc-per-node 2 --no-python commprobe sweep
 
 How to read the table: time is microseconds an operation, from a barrier to the end of all queued operations, mean over ranks; algbw is size
-over time; busbw is algbw times 2(n-1)/n for all_reduce and is what compares with the speed of a link. #wrong must be 0. "launch-bound on
-rank r" means that the GPU waits for that rank's processor. Sizes take K, M, G, T (binary) and fractions.`
+over time; busbw is algbw times a factor (2(n-1)/n for all_reduce) and is what compares with the speed of a link. #wrong must be 0.
+"launch-bound on rank r" means that the GPU waits for that rank's processor. Sizes take K, M, G, T (binary) and fractions.
+
+Collectives:
+` + indented(bench.DescribeCollectives())
+
+func indented(text string) string {
+	return "   " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n   ")
+}
 
 func sweepCommand() *cli.Command {
 	return &cli.Command{
 		Name:            "sweep",
 		Usage:           "time collectives over message sizes and check every result",
-		ArgsUsage:       "[COLLECTIVE…]   (" + strings.Join(bench.CollectiveNames(), ", ") + " or all; all_reduce if none is named)",
+		ArgsUsage:       "[COLLECTIVE… | all]   (all_reduce if none is named)",
 		Description:     sweepHelp,
 		HideHelpCommand: true,
 		Flags:           append(sweepFlags(), globalFlags()...),
@@ -54,29 +64,80 @@ func sweepCommand() *cli.Command {
 	}
 }
 
+// The groups of flags in the help.
+const (
+	howMuch  = "1. What to measure"
+	howMode  = "2. How operations are called (nccl-tests' letters)"
+	howCheck = "3. Checks"
+	howOut   = "4. Output"
+)
+
 func sweepFlags() []cli.Flag {
+	return slices.Concat(measureFlags(), modeFlags(), checkFlags(), outputFlags())
+}
+
+func measureFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "min-bytes", Aliases: []string{"b"}, Value: "8", Usage: "smallest message `SIZE`"},
-		&cli.StringFlag{Name: "max-bytes", Aliases: []string{"e"}, DefaultText: "1G on GPUs, 16M on the host engine; -b if that is larger", Usage: "largest message `SIZE`"},
-		&cli.StringFlag{Name: "step-factor", Aliases: []string{"f"}, DefaultText: "2", Usage: "`FACTOR` from size to size, more than 1, fractions work"},
-		&cli.StringFlag{Name: "step-bytes", Aliases: []string{"i"}, Usage: "`SIZE` added from size to size, instead of -f"},
-		&cli.IntFlag{Name: "ranks", Aliases: []string{"g"}, DefaultText: "all GPUs, 4 on the host engine", Usage: "ranks on this host"},
-		&cli.IntFlag{Name: "iters", Aliases: []string{"n"}, Value: 20, Usage: "timed operations a size; small sizes run up to 20 times more unless --iters-exact"},
-		&cli.BoolFlag{Name: "iters-exact", Usage: "exactly -n operations at every size, as nccl-tests does"},
-		&cli.IntFlag{Name: "warmup", Aliases: []string{"w"}, Value: 5, Usage: "operations before the timed ones"},
-		&cli.IntFlag{Name: "check", Aliases: []string{"c"}, Value: 1, Usage: "verified operations after the timed ones, 0 = none"},
-		&cli.StringFlag{Name: "type", Aliases: []string{"d"}, Value: "float", Usage: "data `TYPE`, several with commas, or all: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2"},
-		&cli.StringFlag{Name: "op", Aliases: []string{"o"}, Value: "sum", Usage: "`OPERATOR`, several with commas, or all: sum prod max min avg"},
-		&cli.Float64Flag{Name: "timeout", Aliases: []string{"T"}, Value: 60, Usage: "`SECONDS` that each phase may take: join, initialisation, each series of a size"},
-		&cli.StringFlag{Name: "placement", Value: "process", Usage: "process (one a rank), thread (one process, a thread a rank: nccl-tests -t N -g 1) or group (one thread: -g N)"},
-		&cli.IntFlag{Name: "runs", Value: 1, Usage: "repeat all of it in `R` fresh sets of processes and report the modes they fall into"},
-		&cli.BoolFlag{Name: "quiet-cores", DefaultText: "on with GPUs, off on the host engine", Usage: "before each timed series, move each rank's timing thread to an allowed processor near its GPU whose other hardware thread is idle; =false leaves threads where the system puts them"},
-		&cli.BoolFlag{Name: "percentiles", Usage: "columns p50, p99 and max of the single operations"},
-		&cli.StringFlag{Name: "json", Usage: "write the whole result to `FILE` (- is stdout)"},
-		&cli.StringFlag{Name: "csv", Usage: "write the rows to `FILE` (- is stdout)"},
-		&cli.StringSliceFlag{Name: "plot", Usage: "draw to `FILE`.png or .svg (- is a curve in the terminal); may be given more than once"},
-		&cli.BoolFlag{Name: "force", Usage: "replace result files that exist"},
-		&cli.BoolFlag{Name: "inject-fault", Usage: "flip one bit of one result on the last rank before each check: proves that the check sees it (exit 6)"},
+		&cli.StringFlag{Category: howMuch, Name: "min-bytes", Aliases: []string{"b"}, Value: "8", Usage: "smallest message `SIZE`"},
+		&cli.StringFlag{Category: howMuch, Name: "max-bytes", Aliases: []string{"e"}, DefaultText: "1G on GPUs, 16M on the host engine; -b if that is larger", Usage: "largest message `SIZE`"},
+		&cli.StringFlag{Category: howMuch, Name: "step-factor", Aliases: []string{"f"}, DefaultText: "2", Usage: "`FACTOR` from size to size, more than 1, fractions work"},
+		&cli.StringFlag{Category: howMuch, Name: "step-bytes", Aliases: []string{"i"}, Usage: "`SIZE` added from size to size, instead of -f"},
+		&cli.IntFlag{Category: howMuch, Name: "ranks", Aliases: []string{"g"}, DefaultText: "all GPUs, 4 on the host engine", Usage: "ranks on this host"},
+		&cli.IntFlag{Category: howMuch, Name: "iters", Aliases: []string{"n"}, Value: 20, Usage: "timed operations a size; small sizes run up to 20 times more unless --iters-exact"},
+		&cli.BoolFlag{Category: howMuch, Name: "iters-exact", Usage: "exactly -n operations at every size, as nccl-tests does"},
+		&cli.IntFlag{Category: howMuch, Name: "warmup", Aliases: []string{"w"}, Value: 5, Usage: "operations before the timed ones"},
+		&cli.StringFlag{Category: howMuch, Name: "type", Aliases: []string{"d"}, Value: "float", Usage: "data `TYPE`, several with commas, or all: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2"},
+		&cli.StringFlag{Category: howMuch, Name: "op", Aliases: []string{"o"}, Value: "sum", Usage: "`OPERATOR`, several with commas, or all: " + strings.Join(bench.Ops(), " ") + " (premulsum: each rank's input times its own factor, 1 or 2, then the sum)"},
+		&cli.StringFlag{Category: howMuch, Name: "root", Aliases: []string{"r"}, Value: "0", Usage: "`RANK` that is the root where there is one, or all: each in turn"},
+		&cli.Float64Flag{Category: howMuch, Name: "timeout", Aliases: []string{"T"}, Value: 60, Usage: "`SECONDS` that each phase may take: join, initialisation, each series of a size"},
+		&cli.StringFlag{Category: howMuch, Name: "placement", Value: "process", Usage: "process (one a rank), thread (one process, a thread a rank: nccl-tests -t N -g 1) or group (one thread: -g N)"},
+		&cli.IntFlag{Category: howMuch, Name: "runs", Value: 1, Usage: "repeat all of it in `R` fresh sets of processes and report the modes they fall into"},
+		&cli.StringFlag{Category: howMuch, Name: "algo", Usage: "fresh processes for each NCCL_ALGO of `LIST`, such as ring,tree,nvls"},
+		&cli.StringFlag{Category: howMuch, Name: "proto", Usage: "and for each NCCL_PROTO of `LIST`, such as ll,ll128,simple"},
+		&cli.IntFlag{Category: howMuch, Name: "cycles", Aliases: []string{"N"}, Value: 1, Usage: "repeat all of it `N` times in the same processes, 0: until stopped; with a summary at the end"},
+		&cli.StringFlag{Category: howMuch, Name: "split", Usage: "sweep in groups at the same time, `HOW`: node, local (rails), mod:N, div:N, and:N, or:N of the rank"},
+		&cli.IntFlag{Category: howMuch, Name: "comms", Value: 1, Usage: "`K` communicators over the same GPUs work at the same time, each on a stream of its own; a time is that of all K"},
+		&cli.Float64Flag{Category: howMuch, Name: "spread", Value: 1, Usage: "alltoallv: 0 equal parts … 1 parts that grow with the distance of the ranks"},
+		&cli.StringFlag{Category: howMuch, Name: "matrix", Usage: "alltoallv: `FILE` with a line a rank: bytes to each rank. Without -b and -e as it is, with them scaled so that the busiest rank has the size"},
+	}
+}
+
+func modeFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.IntFlag{Category: howMode, Name: "cudagraph", Aliases: []string{"G"}, Usage: "capture the -n operations into a CUDA graph and launch it `N` times, 0: no graph"},
+		&cli.IntFlag{Category: howMode, Name: "agg-iters", Aliases: []string{"m"}, Value: 1, Usage: "`N` operations in one group make an iteration"},
+		&cli.IntFlag{Category: howMode, Name: "local-register", Aliases: []string{"R"}, Usage: "`HOW` buffers are registered: 0 not, 1 ncclCommRegister, 2 symmetric windows (NCCL 2.27)"},
+		&cli.IntFlag{Category: howMode, Name: "cta-policy", Aliases: []string{"x"}, DefaultText: "the library's", Usage: "`POLICY`: 0 default, 1 efficiency (NCCL 2.27), 2 zero CTA (2.28)"},
+		&cli.IntFlag{Category: howMode, Name: "blocking", Aliases: []string{"z"}, Usage: "after each iteration 1: wait and barrier, 2: wait, 3: wait and barrier whose time is left out; 0: queue on"},
+		&cli.IntFlag{Category: howMode, Name: "stream-null", Aliases: []string{"y"}, Usage: "1: use the NULL stream"},
+		&cli.IntFlag{Category: howMode, Name: "unalign", Aliases: []string{"u"}, Usage: "shift both buffers by `N` elements"},
+		&cli.IntFlag{Category: howMode, Name: "average", Aliases: []string{"a"}, DefaultText: "1, for alltoallv 3", Usage: "time of 0: rank 0, 1: the mean, 2: the fastest, 3: the slowest rank"},
+		&cli.IntFlag{Category: howMode, Name: "parallel-init", Aliases: []string{"p"}, Usage: "1: with --placement group too each rank initialises on a thread of its own"},
+		&cli.BoolFlag{Category: howMode, Name: "quiet-cores", DefaultText: "on with GPUs, off on the host engine", Usage: "before each timed series, move each rank's timing thread to an allowed processor near its GPU whose other hardware thread is idle; =false leaves threads where the system puts them"},
+	}
+}
+
+func checkFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.IntFlag{Category: howCheck, Name: "check", Aliases: []string{"c"}, Value: 1, Usage: "check what the timed operations left, and `N` more operations on fresh data; 0 = none"},
+		&cli.BoolFlag{Category: howCheck, Name: "consistency", Usage: "compare fingerprints of results between ranks, repeats, --runs, and --algo and --proto: does only the order of summation differ?"},
+		&cli.BoolFlag{Category: howCheck, Name: "nan-check", Usage: "look for NaN and infinity in every rank's input before each check"},
+		&cli.BoolFlag{Category: howCheck, Name: "inject-fault", Usage: "flip one bit of one result before each check: proves that the check sees it (exit 6)"},
+		&cli.BoolFlag{Category: howCheck, Name: "inject-drop", Usage: "take one rank's contribution away before each check: proves that the check names it (exit 6)"},
+		&cli.BoolFlag{Category: howCheck, Name: "inject-nan", Usage: "put a NaN into one rank's input before each check: proves that --nan-check names it (exit 6)"},
+	}
+}
+
+func outputFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.BoolFlag{Category: howOut, Name: "percentiles", Usage: "columns p50, p99 and max of the single operations"},
+		&cli.IntFlag{Category: howOut, Name: "report-cputime", Aliases: []string{"C"}, Usage: "1: the time columns show queueing by the processor; bandwidths remain the GPU's"},
+		&cli.IntFlag{Category: howOut, Name: "report-timestamps", Aliases: []string{"S"}, Usage: "1: a column with date and time at the end of each row"},
+		&cli.IntFlag{Category: howOut, Name: "memory", Aliases: []string{"M"}, Usage: "1: report what initialisation, buffers and operations took of each GPU's memory"},
+		&cli.StringFlag{Category: howOut, Name: "json", Aliases: []string{"J"}, Usage: "write the whole result to `FILE` (- is stdout)"},
+		&cli.StringFlag{Category: howOut, Name: "csv", Usage: "write the rows to `FILE` (- is stdout)"},
+		&cli.StringSliceFlag{Category: howOut, Name: "plot", Usage: "draw to `FILE`.png or .svg (- is a curve in the terminal); may be given more than once"},
+		&cli.BoolFlag{Category: howOut, Name: "force", Usage: "replace result files that exist"},
 	}
 }
 
@@ -93,6 +154,7 @@ type sweepRun struct {
 	place          *launch.Placement // nil: this program launches the ranks
 	plan           bench.Plan
 	runs           int
+	algos, protos  []string
 }
 
 func sweep(c *cli.Context) error {
@@ -200,11 +262,16 @@ func (s *sweepRun) makePlan(c *cli.Context) error {
 	if err := sizes(c, p); err != nil {
 		return err
 	}
-	if c.Bool("inject-fault") {
-		if p.Check == 0 {
-			return usage("--inject-fault needs -c 1 or more")
-		}
-		p.Inject = bench.Inject{Rank: p.World - 1, Element: true}
+	if err := s.modes(c); err != nil {
+		return err
+	}
+	p.NaNCheck, p.Consistency = c.Bool("nan-check"), c.Bool("consistency")
+	if s.algos, s.protos = list(c.String("algo")), list(c.String("proto")); s.place != nil && len(s.algos)+len(s.protos) > 0 {
+		return usage("under %s every rank is a process that is already there: --algo and --proto need fresh ones; set NCCL_ALGO and NCCL_PROTO instead", s.place.Engine)
+	}
+	p.Inject = bench.Inject{Element: c.Bool("inject-fault"), Drop: c.Bool("inject-drop"), NaN: c.Bool("inject-nan")}
+	if p.Inject != (bench.Inject{}) && p.Check == 0 {
+		return usage("--inject-fault, --inject-drop and --inject-nan plant a fault before a check, so they need -c 1 or more")
 	}
 	if err := p.Validate(); err != nil {
 		return usage("%w", err)
@@ -219,12 +286,15 @@ func collectives(args []string) ([]string, error) {
 	if slices.Contains(args, "all") {
 		return bench.CollectiveNames(), nil
 	}
+	var out []string
 	for _, a := range args {
-		if !slices.Contains(bench.CollectiveNames(), a) {
-			return nil, fmt.Errorf("unknown collective %q: use %s or all", a, strings.Join(bench.CollectiveNames(), ", "))
+		name, err := bench.ParseCollective(a)
+		if err != nil {
+			return nil, err
 		}
+		out = append(out, name)
 	}
-	return once(args), nil
+	return once(out), nil
 }
 
 // once is the list without repeats, in its order.
@@ -247,11 +317,13 @@ func typesAndOps(types, ops string) (t, o []string) {
 		t = strings.Split(types, ",")
 	}
 	if ops == "all" {
-		for _, r := range nccl.RedOps() {
-			o = append(o, r.String())
+		return once(t), bench.Ops()
+	}
+	for _, name := range strings.Split(ops, ",") {
+		if own, err := bench.ParseOp(name); err == nil { // otherwise the plan's check says what is wrong
+			name = own
 		}
-	} else {
-		o = strings.Split(ops, ",")
+		o = append(o, name)
 	}
 	return once(t), once(o)
 }
@@ -342,6 +414,90 @@ func sizes(c *cli.Context, p *bench.Plan) error {
 	return nil
 }
 
+// list splits a list with commas; nil when it is empty.
+func list(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return once(strings.Split(text, ","))
+}
+
+// modes reads the ways of calling.
+func (s *sweepRun) modes(c *cli.Context) error {
+	p := &s.plan
+	m := &p.Modes
+	*m = result.Options{
+		Root: c.String("root"), Graph: c.Int("cudagraph"), Aggregate: c.Int("agg-iters"), Register: c.Int("local-register"),
+		Blocking: c.Int("blocking"), Cycles: c.Int("cycles"), Unalign: c.Int("unalign"), Split: c.String("split"), Comms: c.Int("comms"),
+		Spread: c.Float64("spread"), Matrix: c.String("matrix"),
+	}
+	if c.IsSet("cta-policy") {
+		x := c.Int("cta-policy")
+		m.CTAPolicy = &x
+	}
+	for name, to := range map[string]*bool{
+		"stream-null": &m.NullStream, "parallel-init": &m.ParallelInit, "report-cputime": &m.CPUTime, "report-timestamps": &m.Timestamps, "memory": &m.Memory,
+	} {
+		switch v := c.Int(name); v {
+		case 0, 1:
+			*to = v == 1
+		default:
+			return usage("--%s %d: use 0 or 1", name, v)
+		}
+	}
+	p.Average = bench.AverageDefault
+	if c.IsSet("average") {
+		if p.Average = bench.Average(c.Int("average")); p.Average < bench.AverageRank0 {
+			return usage("-a %d: use 0 (rank 0), 1 (mean), 2 (min) or 3 (max)", c.Int("average"))
+		}
+	}
+	switch r, err := strconv.Atoi(m.Root); {
+	case m.Root == "all":
+		p.Root = bench.AllRoots
+	case err != nil:
+		return usage("-r %q: a rank or all", m.Root)
+	default:
+		p.Root = r
+	}
+	if m.Comms < 1 || m.Aggregate < 1 {
+		return usage("--comms and -m must be 1 or more")
+	}
+	if m.Cycles != 1 && s.runs > 1 {
+		return usage("-N repeats in the same processes, --runs in fresh ones: choose one")
+	}
+	if m.Split != "" {
+		if err := bench.ParseSplit(m.Split); err != nil {
+			return usage("%w", err)
+		}
+	}
+	return s.matrix(c)
+}
+
+// matrix reads an alltoallv matrix. Without sizes of the user's own the size is the matrix's.
+func (s *sweepRun) matrix(c *cli.Context) error {
+	p := &s.plan
+	name := p.Modes.Matrix
+	if name == "" {
+		return nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return usage("--matrix: %w", err)
+	}
+	defer f.Close()
+	if p.Traffic, err = bench.ReadMatrix(f, name, p.World); err != nil {
+		return usage("--matrix: %w", err)
+	}
+	if !slices.Equal(p.Collectives, []string{"alltoallv"}) {
+		return usage("--matrix is for alltoallv alone")
+	}
+	if !c.IsSet("min-bytes") && !c.IsSet("max-bytes") {
+		p.MinBytes = p.Traffic.Busiest(p.World)
+		p.MaxBytes = p.MinBytes
+	}
+	return nil
+}
+
 // say prints a remark on stderr without disturbing the progress bar.
 func (s *sweepRun) say(format string, args ...any) {
 	if s.quiet {
@@ -358,7 +514,7 @@ func isTerminal(w io.Writer) bool {
 // coordinate runs the sweep from this process: with workers of its own, or under torchrun as rank 0 beside the others.
 func (s *sweepRun) coordinate() error {
 	sw := &bench.Sweep{
-		Plan: s.plan, Runs: s.runs, Command: os.Args, Listen: bench.ListenAddr,
+		Plan: s.plan, Runs: s.runs, Algos: s.algos, Protos: s.protos, Command: os.Args, Listen: bench.ListenAddr,
 		Program: result.Program{Name: "commprobe", Version: programVersion(), Go: runtime.Version()},
 		Log:     func(format string, args ...any) { s.say(format, args...) },
 	}
@@ -367,7 +523,9 @@ func (s *sweepRun) coordinate() error {
 		return &exitError{bench.ExitInternal, err}
 	}
 	if s.place == nil {
-		sw.Start = func(ctx context.Context, addr string) (bench.Workers, error) { return s.start(ctx, addr, sw.Token) }
+		sw.Start = func(ctx context.Context, addr string, env []string) (bench.Workers, error) {
+			return s.start(ctx, addr, env, sw.Token)
+		}
 	} else {
 		sw.Listen = bench.RendezvousListen(s.place.Rendezvous)
 	}
@@ -398,7 +556,7 @@ func (s *sweepRun) token() (bootstrap.Token, error) {
 }
 
 // start launches one set of local workers.
-func (s *sweepRun) start(ctx context.Context, addr string, token bootstrap.Token) (bench.Workers, error) {
+func (s *sweepRun) start(ctx context.Context, addr string, env []string, token bootstrap.Token) (bench.Workers, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -416,11 +574,11 @@ func (s *sweepRun) start(ctx context.Context, addr string, token bootstrap.Token
 	}
 	spec := launch.Spec{Path: self, Args: []string{workerName}, Prefix: true, Stdout: s.stderr, Stderr: s.stderr, Grace: 3 * time.Second}
 	for _, ranks := range groups {
-		spec.Workers = append(spec.Workers, launch.Worker{Ranks: ranks, Env: []string{
+		spec.Workers = append(spec.Workers, launch.Worker{Ranks: ranks, Env: append([]string{
 			envStore + "=" + addr, launch.EnvToken + "=" + token.String(), envWorld + "=" + strconv.Itoa(s.plan.World),
 			envRanks + "=" + joinNumbers(ranks), envDevices + "=" + joinNumbers(ranks),
 			envTimeout + "=" + strconv.FormatFloat(s.plan.Timeout.Seconds(), 'g', -1, 64),
-		}})
+		}, env...)})
 	}
 	g, err := launch.Start(ctx, spec)
 	if err != nil {
