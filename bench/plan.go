@@ -480,6 +480,17 @@ func (p *Plan) supported(version nccl.Version, minCompute int) []result.Skipped 
 	return out
 }
 
+// averageText names the average over ranks, and the collectives that have another one.
+func (p *Plan) averageText() string {
+	text := p.Average.String()
+	for _, name := range p.Collectives {
+		if c, err := findCollective(name); err == nil && c.slowest && p.Average == AverageDefault {
+			text += " (" + name + ": the slowest)"
+		}
+	}
+	return text
+}
+
 // config is the plan as the result documents it.
 func (p *Plan) config(runs int) result.Config {
 	native := p.Engine == "native"
@@ -488,6 +499,6 @@ func (p *Plan) config(runs int) result.Config {
 		MinBytes: p.MinBytes, MaxBytes: p.MaxBytes, StepFactor: p.StepFactor, StepBytes: p.StepBytes,
 		QuietCores: p.QuietCores, Iters: p.Iters, ItersExact: p.ItersExact, Warmup: p.Warmup, Check: p.Check, TimeoutS: p.Timeout.Seconds(), Runs: runs,
 		Modes: p.Modes, Consistency: p.Consistency,
-		Parity: result.Parity{NCCLMemAlloc: native, NVLinkCentricSched: native, OffsetRotation: true, Average: p.Average.String()},
+		Parity: result.Parity{NCCLMemAlloc: native, NVLinkCentricSched: native, OffsetRotation: true, Average: p.averageText()},
 	}
 }

@@ -12,7 +12,8 @@ for package in csrc cuda nccl bench cmd/commprobe; do
 	ran=$((ran + 1))
 	echo "== $package"
 	# A test finds its files relative to the folder of its package.
-	(cd "$package" && "$binary" -test.timeout 8m "$@") || failed="$failed $package"
+	# Few at a time: each test's timing threads spin, and all of them share the GPUs.
+	(cd "$package" && "$binary" -test.timeout 8m -test.parallel 4 "$@") || failed="$failed $package"
 done
 if [ "$ran" = 0 ]; then
 	echo "gpu-test: nothing in bin/gpu: run make gpu-test where Go is, and bring bin/gpu here" >&2

@@ -88,7 +88,7 @@ func measureFlags() []cli.Flag {
 		&cli.IntFlag{Category: howMuch, Name: "warmup", Aliases: []string{"w"}, Value: 5, Usage: "operations before the timed ones"},
 		&cli.StringFlag{Category: howMuch, Name: "type", Aliases: []string{"d"}, Value: "float", Usage: "data `TYPE`, several with commas, or all: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2"},
 		&cli.StringFlag{Category: howMuch, Name: "op", Aliases: []string{"o"}, Value: "sum", Usage: "`OPERATOR`, several with commas, or all: " + strings.Join(bench.Ops(), " ") + " (premulsum: each rank's input times its own factor, 1 or 2, then the sum)"},
-		&cli.StringFlag{Category: howMuch, Name: "root", Aliases: []string{"r"}, Value: "0", Usage: "`RANK` that is the root where there is one, or all: each in turn"},
+		&cli.StringFlag{Category: howMuch, Name: "root", Aliases: []string{"r"}, Value: "0", Usage: "`RANK` that is the root where there is one, or all (-1): each in turn"},
 		&cli.Float64Flag{Category: howMuch, Name: "timeout", Aliases: []string{"T"}, Value: 60, Usage: "`SECONDS` that each phase may take: join, initialisation, each series of a size"},
 		&cli.StringFlag{Category: howMuch, Name: "placement", Value: "process", Usage: "process (one a rank), thread (one process, a thread a rank: nccl-tests -t N -g 1) or group (one thread: -g N)"},
 		&cli.IntFlag{Category: howMuch, Name: "runs", Value: 1, Usage: "repeat all of it in `R` fresh sets of processes and report the modes they fall into"},
