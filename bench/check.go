@@ -147,6 +147,11 @@ func (h *half) checkPlace(i int, place int64) error {
 	m := &h.ms[i]
 	_, seed := m.input(h.inPlace)
 	shift := place * int64(m.ly.bytes)
+	if h.t.plan.Inject.Timed {
+		if err := h.flip(m, shift); err != nil {
+			return err
+		}
+	}
 	v := verdictOn{h: h, m: m, shift: shift, seed: seed, pieces: h.patterned(m, shift), what: "timed operations"}
 	return v.judge(&h.out[i])
 }

@@ -53,19 +53,22 @@ func (h *half) plantResult(place int64) error {
 		return nil
 	}
 	for i := range h.ms {
-		m := &h.ms[i]
-		if m.idle || h.t.victim(m.world, false) != m.at {
-			continue
-		}
-		_, recv := m.buffers(h.inPlace)
-		err := m.on(func(l *lane) error {
-			return l.check.corrupt(recv.Add(m.shiftOf(place)), int64(m.ly.recv)/2, h.t.dtype, l.stream)
-		})
-		if err != nil {
+		if err := h.flip(&h.ms[i], h.ms[i].shiftOf(place)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// flip changes a bit of the element in the middle of a member's result, if the member is the victim.
+func (h *half) flip(m *member, shift int64) error {
+	if m.idle || h.t.victim(m.world, false) != m.at {
+		return nil
+	}
+	_, recv := m.buffers(h.inPlace)
+	return m.on(func(l *lane) error {
+		return l.check.corrupt(recv.Add(shift), int64(m.ly.recv)/2, h.t.dtype, l.stream)
+	})
 }
 
 // repeat writes count elements of size bytes, all with the same bits.

@@ -93,9 +93,8 @@ type Inject struct {
 	Element bool // flip one bit of one received element
 	Drop    bool // the rank's input has no part in the result: the operator's neutral element, or nothing written
 	NaN     bool // one element of the input is not a number
+	Timed   bool // flip one bit of what the timed operations left
 }
-
-func (i Inject) any() bool { return i.Element || i.Drop || i.NaN }
 
 // MaxIters is the largest accepted number of iterations.
 const MaxIters = 1_000_000
