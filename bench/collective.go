@@ -25,6 +25,7 @@ type collective struct {
 	exchange bool
 	agree    bool // all ranks get the same result
 	slowest  bool // the time is that of the slowest rank unless -a says otherwise: ranks have different amounts to do
+	chained  bool // an iteration has several rounds that follow each other
 	trips    int  // an iteration is so many operations one after the other, and the time of one is shown; 0 is 1
 	// fits says why that many ranks cannot do it, "" when they can; nil: any number can.
 	fits func(world int) string

@@ -13,9 +13,10 @@ import (
 //
 // algbw counts the n−1 parts that a rank receives, as nccl-tests does, and busbw = algbw: each of them crosses its link once.
 var hypercube = collective{
-	name:  "hypercube",
-	about: "all_gather by exchanges with partners at distance 1, 2, 4 …",
-	agree: true,
+	name:    "hypercube",
+	about:   "all_gather by exchanges with partners at distance 1, 2, 4 …",
+	chained: true,
+	agree:   true,
 	fits: func(n int) string {
 		if n&(n-1) == 0 {
 			return ""

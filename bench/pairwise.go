@@ -11,6 +11,7 @@ import (
 var pairwise = collective{
 	name:     "pairwise",
 	about:    "alltoall in rounds of pairs, for any number of ranks",
+	chained:  true,
 	exchange: true,
 	layout:   parts,
 	factor:   otherParts,

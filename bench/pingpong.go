@@ -11,11 +11,12 @@ import (
 //
 // busbw = algbw: the message crosses the link once each way.
 var pingPong = collective{
-	name:   "pingpong",
-	about:  "root and next rank send a buffer to and fro; half the round trip",
-	rooted: true,
-	trips:  2,
-	fits:   atLeastTwo,
+	name:    "pingpong",
+	about:   "root and next rank send a buffer to and fro; half the round trip",
+	chained: true,
+	rooted:  true,
+	trips:   2,
+	fits:    atLeastTwo,
 	layout: func(s shape, size result.Bytes, t nccl.DataType) layout {
 		l := whole(size, t)
 		if s.rank != s.root {

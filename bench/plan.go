@@ -304,14 +304,11 @@ func (p *Plan) refuses(c *collective) string {
 			return c.fits(w)
 		}
 	}
-	if p.Modes.Aggregate > 1 && c.many() {
+	if p.Modes.Aggregate > 1 && c.chained {
 		return "its rounds follow each other, and -m would put them into one group"
 	}
 	return ""
 }
-
-// many tells whether an iteration has several rounds.
-func (c *collective) many() bool { return c == &hypercube || c == &pairwise || c == &pingPong }
 
 func (p *Plan) roots(c *collective) []int {
 	if !c.rooted {

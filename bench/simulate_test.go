@@ -413,6 +413,18 @@ func TestPairwiseMeetings(t *testing.T) {
 	}
 }
 
+// TestChained: a collective says so when its rounds follow each other, so that none is put into one group.
+func TestChained(t *testing.T) {
+	for _, c := range collectives {
+		p := goodPlan()
+		s := p.shape(cell{coll: c}, 0, 4)
+		rounds := c.rounds(call{shape: s, layout: c.lay(s, 4096, nccl.Float32), send: 1 << 20, recv: 1 << 24})
+		if c.chained != (len(rounds) > 1) {
+			t.Errorf("%s: %d rounds, chained %v", c.name, len(rounds), c.chained)
+		}
+	}
+}
+
 // In the hypercube partners are at distance 1, 2, 4 … and exchange all that they have.
 func TestHypercubeRounds(t *testing.T) {
 	s := shape{world: 8, rank: 5}

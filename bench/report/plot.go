@@ -183,6 +183,7 @@ func newFigure(curves []Curve, most int, asciiOnly bool) *figure {
 	for i := range sets {
 		f.addSet(&sets[i], i, len(sets), len(keys) == 1)
 	}
+	f.addChoices(sets)
 	for _, p := range f.panels {
 		p.finish(whyNothing(curves))
 	}

@@ -90,6 +90,7 @@ func remarks(run *result.Run, printed []result.Row) string {
 			b.WriteString("#   info: " + line + "\n")
 		}
 	}
+	b.WriteString(choiceLines(run.Rows))
 	b.WriteString(modesTable(run.Modes))
 	b.WriteString(cyclesTable(run.Cycles))
 	b.WriteString(consistencyLines(run.Consistency))

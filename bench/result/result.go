@@ -166,9 +166,21 @@ type Row struct {
 	Op         string    `json:"op"`   // "none" where the collective has none
 	Root       int       `json:"root"` // -1 where the collective has none
 	Bytes      Bytes     `json:"bytes"`
-	Count      Count     `json:"count"` // elements as nccl-tests prints them
+	Count      Count     `json:"count"`             // elements as nccl-tests prints them
+	Choices    []Choice  `json:"choices,omitempty"` // what NCCL chose for it, from a pass of its own with the TUNING log
 	OutOfPlace *Half     `json:"out_of_place,omitempty"`
 	InPlace    *Half     `json:"in_place,omitempty"`
+}
+
+// Choice is what NCCL decided for one operation.
+type Choice struct {
+	Kind      string `json:"kind,omitempty"`       // "" usually; "Symmetric", "Copy Engine" …
+	Algo      string `json:"algo,omitempty"`       // "Ring"
+	Proto     string `json:"proto,omitempty"`      // "LL128"
+	Kernel    string `json:"kernel,omitempty"`     // of symmetric kernels
+	ChannelLo int    `json:"channel_lo,omitempty"` //
+	ChannelHi int    `json:"channel_hi,omitempty"`
+	Channels  int    `json:"channels,omitempty"` // 0: not told
 }
 
 // Half is one placement of one row. TimeUS is the figure that nccl-tests prints: host clock from a barrier to the end of all queued

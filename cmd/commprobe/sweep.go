@@ -130,6 +130,7 @@ func checkFlags() []cli.Flag {
 
 func outputFlags() []cli.Flag {
 	return []cli.Flag{
+		&cli.BoolFlag{Category: howOut, Name: "tuning", Usage: "run each row once more with NCCL's TUNING log, to show which algorithm, protocol and channels each size used"},
 		&cli.BoolFlag{Category: howOut, Name: "percentiles", Usage: "columns p50, p99 and max of the single operations"},
 		&cli.IntFlag{Category: howOut, Name: "report-cputime", Aliases: []string{"C"}, Usage: "1: the time columns show queueing by the processor; bandwidths remain the GPU's"},
 		&cli.IntFlag{Category: howOut, Name: "report-timestamps", Aliases: []string{"S"}, Usage: "1: a column with date and time at the end of each row"},
@@ -155,6 +156,7 @@ type sweepRun struct {
 	plan           bench.Plan
 	runs           int
 	algos, protos  []string
+	tuning         bool
 }
 
 func sweep(c *cli.Context) error {
@@ -268,6 +270,16 @@ func (s *sweepRun) makePlan(c *cli.Context) error {
 	p.NaNCheck, p.Consistency = c.Bool("nan-check"), c.Bool("consistency")
 	if s.algos, s.protos = list(c.String("algo")), list(c.String("proto")); s.place != nil && len(s.algos)+len(s.protos) > 0 {
 		return usage("under %s every rank is a process that is already there: --algo and --proto need fresh ones; set NCCL_ALGO and NCCL_PROTO instead", s.place.Engine)
+	}
+	if s.tuning = c.Bool("tuning"); s.tuning {
+		switch {
+		case s.place != nil:
+			return usage("--tuning needs fresh processes, but under %s they are already there: set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING and read the log with commprobe log", s.place.Engine)
+		case len(s.algos)+len(s.protos) > 0:
+			return usage("--tuning with --algo or --proto: what NCCL uses is then what it was told")
+		case p.Engine != "native":
+			return usage("--tuning: the host engine has one algorithm and writes no log; this is for GPUs")
+		}
 	}
 	p.Inject = bench.Inject{Element: c.Bool("inject-fault"), Drop: c.Bool("inject-drop"), NaN: c.Bool("inject-nan")}
 	if p.Inject != (bench.Inject{}) && p.Check == 0 {
@@ -545,6 +557,11 @@ func (s *sweepRun) coordinate() error {
 	case <-time.After(5 * time.Second):
 	}
 	s.progress.Close()
+	if s.tuning && run.Outcome.Exit == bench.ExitOK {
+		if err := s.tuningPass(ctx, sw, run); err != nil { // what was measured counts without it
+			run.Notes = append(run.Notes, result.Note{Severity: "warning", Text: "--tuning: " + err.Error()})
+		}
+	}
 	return s.finish(run)
 }
 
