@@ -105,6 +105,10 @@ func (r *Reader) operation(b []byte) string {
 // parseCall reads "28c sendbuff 0x… recvbuff 0x… count 1 datatype 7 op 0 root 0 comm 0x… [nranks=4] stream 0x…". The order of the fields never
 // changed.
 func parseCall(b []byte) (call Call, ptr uint64, nranks int, ok bool) {
+	if call, ptr, nranks, ok = wholeCall(b); ok {
+		return call, ptr, nranks, true
+	}
+	call = Call{}
 	c := cursor{b: b}
 	call.OpCount = c.hex()
 	c.lit(" sendbuff ")
@@ -127,6 +131,87 @@ func parseCall(b []byte) (call Call, ptr uint64, nranks int, ok bool) {
 		nranks = c.num()
 	}
 	return call, ptr, nranks, !c.bad
+}
+
+// wholeCall is parseCall for lines that are just as NCCL wrote them, as nearly all are; logs of calls are the large ones.
+func wholeCall(b []byte) (call Call, ptr uint64, nranks int, ok bool) {
+	s := scan{b: b, ok: true}
+	call.OpCount = s.hex()
+	s.pointer(" sendbuff 0x")
+	s.pointer(" recvbuff 0x")
+	call.Count = int64(s.number(" count "))
+	call.Type = s.number(" datatype ")
+	call.RedOp = s.number(" op ")
+	call.Root = s.number(" root ")
+	s.lit(" comm 0x")
+	ptr = s.hex()
+	nranks = s.number(" [nranks=")
+	return call, ptr, nranks, s.ok
+}
+
+// scan goes through a line of which everything is expected; ok turns false when it is something else.
+type scan struct {
+	b  []byte
+	i  int
+	ok bool
+}
+
+func (s *scan) lit(text string) {
+	if n := s.i + len(text); n <= len(s.b) && string(s.b[s.i:n]) == text {
+		s.i = n
+		return
+	}
+	s.ok = false
+}
+
+// number is a number of at most 18 digits after text, -1 included.
+func (s *scan) number(text string) int {
+	s.lit(text)
+	i, v, sign := s.i, 0, 1
+	if i < len(s.b) && s.b[i] == '-' {
+		i, sign = i+1, -1
+	}
+	from := i
+	for i < len(s.b) && s.b[i]-'0' < 10 {
+		v = v*10 + int(s.b[i]-'0')
+		i++
+	}
+	s.ok = s.ok && i > from && i-from <= 18
+	s.i = i
+	return v * sign
+}
+
+// nibble has the value of each hexadecimal digit, 16 for everything else.
+var nibble = func() (t [256]byte) {
+	for i := range t {
+		t[i] = 16
+	}
+	for i, c := range "0123456789abcdef" {
+		t[c] = byte(i)
+	}
+	return t
+}()
+
+func (s *scan) hex() uint64 {
+	i, v := s.i, uint64(0)
+	for i < len(s.b) && nibble[s.b[i]] < 16 {
+		v = v<<4 | uint64(nibble[s.b[i]])
+		i++
+	}
+	s.ok = s.ok && i > s.i && i-s.i <= 16
+	s.i = i
+	return v
+}
+
+// pointer passes over an address, whose value nobody asks for.
+func (s *scan) pointer(text string) {
+	s.lit(text)
+	i := s.i
+	for i < len(s.b) && nibble[s.b[i]] < 16 {
+		i++
+	}
+	s.ok = s.ok && i > s.i
+	s.i = i
 }
 
 // strayRank makes a rank of a communicator whose Init lines are not in the log. A rank that is the only one missing from a communicator of the
