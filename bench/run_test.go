@@ -206,6 +206,20 @@ func TestStopKeepsRows(t *testing.T) {
 	}
 }
 
+// TestStopBeforeTheFirstRow: a run until stopped that is stopped at once has come to the end that was asked for, with nothing measured.
+func TestStopBeforeTheFirstRow(t *testing.T) {
+	for cycles, exit := range map[int]int{0: ExitOK, 1: ExitInterrupted} {
+		w := newCouple(t, PlaceThread, 2)
+		stop := make(chan struct{})
+		close(stop)
+		w.sweep.Stop, w.sweep.Plan.Modes.Cycles = stop, cycles
+		w.run(t, t.Context())
+		if o := w.result.Outcome; o.Exit != exit || len(w.result.Rows) != 0 {
+			t.Errorf("%d cycles: %+v, %d rows", cycles, o, len(w.result.Rows))
+		}
+	}
+}
+
 func TestCancelEndsAtOnce(t *testing.T) {
 	w := newCouple(t, PlaceGroup, 2)
 	ctx, cancel := context.WithCancel(t.Context())

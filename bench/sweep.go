@@ -103,8 +103,8 @@ func (s *Sweep) variants(ctx context.Context, out *result.Run) error {
 			}
 		}
 	}
-	if len(out.Rows) == 0 {
-		return &Failure{Kind: FailUsage, Rank: -1, Text: "no --algo and --proto could be measured: " + out.Skipped[len(out.Skipped)-1].Why}
+	if n := len(out.Skipped); len(all) > 1 && len(out.Rows) == 0 && n > 0 {
+		return &Failure{Kind: FailUsage, Rank: -1, Text: "no --algo and --proto could be measured: " + out.Skipped[n-1].Why}
 	}
 	return nil
 }
