@@ -16,7 +16,7 @@ var bisection = collective{
 	exchange: true,
 	fits:     atLeastTwo,
 	layout:   func(_ shape, size result.Bytes, t nccl.DataType) layout { return whole(size, t) },
-	factor:   once1,
+	factor:   wholly,
 	rounds: func(c call) [][]csrc.Step {
 		p := opposite(c.shape)
 		return [][]csrc.Step{{c.part(csrc.StepSend, 0, c.count, p), c.part(csrc.StepRecv, 0, c.count, p)}}

@@ -21,7 +21,7 @@ var broadcast = collective{
 		}
 		return l
 	},
-	factor: once1,
+	factor: wholly,
 	rounds: func(c call) [][]csrc.Step { return one(c.step(csrc.StepBroadcast)) },
 	expect: func(s shape, l layout) []piece { return from(s.root, l, 0) },
 }

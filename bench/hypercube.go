@@ -29,7 +29,7 @@ var hypercube = collective{
 		l.moved = l.bytes / result.Bytes(s.world) * result.Bytes(s.world-1)
 		return l
 	},
-	factor: once1,
+	factor: wholly,
 	rounds: func(c call) [][]csrc.Step {
 		own := c.copyTo(c.offset(c.rank), 0, c.count)
 		out := [][]csrc.Step{own}

@@ -24,7 +24,7 @@ var pingPong = collective{
 		}
 		return l
 	},
-	factor: once1,
+	factor: wholly,
 	rounds: func(c call) [][]csrc.Step {
 		next := (c.root + 1) % c.world
 		if c.rank == c.root {

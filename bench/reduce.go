@@ -21,7 +21,7 @@ var reduce = collective{
 		}
 		return l
 	},
-	factor: once1,
+	factor: wholly,
 	rounds: func(c call) [][]csrc.Step { return one(c.step(csrc.StepReduce)) },
 	expect: func(s shape, l layout) []piece {
 		if s.rank != s.root {

@@ -14,7 +14,7 @@ var sendRecv = collective{
 	about:    "every rank sends to the next and receives from the previous",
 	exchange: true,
 	layout:   func(_ shape, size result.Bytes, t nccl.DataType) layout { return whole(size, t) },
-	factor:   once1,
+	factor:   wholly,
 	rounds: func(c call) [][]csrc.Step {
 		return [][]csrc.Step{{
 			c.part(csrc.StepSend, 0, c.count, (c.rank+1)%c.world), c.part(csrc.StepRecv, 0, c.count, (c.rank+c.world-1)%c.world),
