@@ -135,7 +135,7 @@ func (l layout) offset(rank int) result.Count { return l.count * result.Count(ra
 // The factors that several collectives share. A message of which each rank keeps its own part crosses a link for (n−1)/n of its bytes; one
 // that goes whole from rank to rank crosses it once (nccl-tests doc/PERFORMANCE.md).
 func otherParts(n int) float64 { return float64(n-1) / float64(n) }
-func wholly(int) float64        { return 1 }
+func wholly(int) float64       { return 1 }
 
 // one is a round of a single call.
 func one(s csrc.Step) [][]csrc.Step { return [][]csrc.Step{{s}} }
