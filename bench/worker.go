@@ -72,7 +72,7 @@ type worker struct {
 	plan    Plan
 	hostKey string // see deviceReport
 	drivers []*driver
-	mu      sync.Mutex // guards the comms of drivers against end, and ended
+	mu      sync.Mutex // guards drivers and their lanes against end, and ended
 	ended   bool
 	saidBye atomic.Bool // everything is released and the coordinator is being told
 }
@@ -302,9 +302,11 @@ func UseEngine(engine, cudart, ncclLib string, hostDevices int) error {
 
 // init makes the barrier, the communicators and the buffers.
 func (w *worker) init(ctx context.Context, final finalMsg) error {
+	w.mu.Lock() // an end from outside goes through the lanes
 	for _, d := range w.drivers {
 		d.spread(&w.plan)
 	}
+	w.mu.Unlock()
 	if err := w.makeBarrier(ctx, final); err != nil {
 		return err
 	}
