@@ -106,18 +106,14 @@ func (h *half) hashes() error {
 
 // consistency compares the fingerprints of all rows.
 func consistency(rows []result.Row) []result.Consistency {
-	type key struct {
-		coll, dtype, op string
-		root, group     int
-		bytes           result.Bytes
-	}
-	same := make(map[key][]result.Row)
-	var order []key
+	same := make(map[halfKey][]result.Row)
+	var order []halfKey
 	for _, r := range rows {
 		if r.OutOfPlace == nil || len(r.OutOfPlace.Ranks) == 0 || len(r.OutOfPlace.Ranks[0].Hashes) == 0 {
 			continue
 		}
-		k := key{r.Collective, r.Type, r.Op, r.Root, r.Group, r.Bytes}
+		k := keyOf(&r, false)
+		k.algo, k.proto = "", "" // they are what is compared
 		if _, ok := same[k]; !ok {
 			order = append(order, k)
 		}

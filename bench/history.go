@@ -10,16 +10,9 @@ import (
 // history follows row halves over many cycles. A run until stopped may last for days: of each half it keeps a number a cycle, and of the rows
 // the first and the last ones.
 type history struct {
-	order  []historyKey
-	halves map[historyKey]*past
+	order  []halfKey
+	halves map[halfKey]*past
 	cycles bool // there was more than one
-}
-
-type historyKey struct {
-	coll, dtype, op string
-	root, group     int
-	bytes           result.Bytes
-	inPlace         bool
 }
 
 type past struct {
@@ -39,14 +32,14 @@ func (h *history) add(row result.Row) {
 		return
 	}
 	if h.halves == nil {
-		h.halves = make(map[historyKey]*past)
+		h.halves = make(map[halfKey]*past)
 	}
 	h.cycles = h.cycles || row.Cycle > 1
 	for i, half := range []*result.Half{row.OutOfPlace, row.InPlace} {
 		if half == nil {
 			continue
 		}
-		k := historyKey{row.Collective, row.Type, row.Op, row.Root, row.Group, row.Bytes, i == 1}
+		k := keyOf(&row, i == 1)
 		p := h.halves[k]
 		if p == nil {
 			p = &past{}

@@ -60,18 +60,32 @@ func (p *pace) saw(row result.Row) {
 
 // mergeRows makes a row for each group of what all ranks measured in a step.
 func mergeRows(plan *Plan, st step, msg stepMsg, ranks []rankRow) []result.Row {
-	out := make([]result.Row, len(plan.worlds()))
-	for g, world := range plan.worlds() {
-		var members []int
-		for r := range ranks {
-			if group, _, _ := plan.place(r); group == g {
-				members = append(members, r)
-			}
+	members := make([][]int, len(plan.worlds()))
+	for r := range ranks {
+		g := 0
+		if plan.Groups != nil {
+			g = plan.Groups[r]
 		}
-		out[g] = mergeRow(plan, st, msg, ranks, members, world)
+		members[g] = append(members[g], r)
+	}
+	out := make([]result.Row, len(members))
+	for g, m := range members {
+		out[g] = mergeRow(plan, st, msg, ranks, m, len(m))
 		out[g].Group = g
 	}
 	return out
+}
+
+// halfKey is one half of a row over several runs or cycles.
+type halfKey struct {
+	coll, dtype, op, algo, proto string
+	root, group                  int
+	bytes                        result.Bytes
+	inPlace                      bool
+}
+
+func keyOf(r *result.Row, inPlace bool) halfKey {
+	return halfKey{r.Collective, r.Type, r.Op, r.Algo, r.Proto, r.Root, r.Group, r.Bytes, inPlace}
 }
 
 // mergeRow makes one row of what the members of a group measured.
@@ -276,15 +290,8 @@ func findModes(rows []result.Row, runs int) []result.Modes {
 	if runs < 2 {
 		return nil
 	}
-	type key struct {
-		coll, dtype, op string
-		algo, proto     string
-		root, group     int
-		bytes           result.Bytes
-		inPlace         bool
-	}
-	halves := make(map[key][]*result.Half)
-	var order []key
+	halves := make(map[halfKey][]*result.Half)
+	var order []halfKey
 	for _, r := range rows {
 		for _, h := range []struct {
 			half    *result.Half
@@ -293,7 +300,7 @@ func findModes(rows []result.Row, runs int) []result.Modes {
 			if h.half == nil {
 				continue
 			}
-			k := key{r.Collective, r.Type, r.Op, r.Algo, r.Proto, r.Root, r.Group, r.Bytes, h.inPlace}
+			k := keyOf(&r, h.inPlace)
 			if _, ok := halves[k]; !ok {
 				order = append(order, k)
 			}
