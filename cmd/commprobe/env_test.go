@@ -10,13 +10,6 @@ import (
 	"testing"
 )
 
-// inProcess runs the program within the test: for what needs no processes of its own.
-func inProcess(args ...string) finished {
-	var stdout, stderr strings.Builder
-	code := run(append([]string{"commprobe"}, args...), &stdout, &stderr)
-	return finished{code, stdout.String(), stderr.String()}
-}
-
 // envFile writes a file into a folder of the test and returns its path.
 func envFile(t *testing.T, name, text string) string {
 	t.Helper()

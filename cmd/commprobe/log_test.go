@@ -14,11 +14,7 @@ import (
 const logFolder = "../../nccl/ncclog/testdata/"
 
 // logRun runs `commprobe log` in this process.
-func logRun(args ...string) finished {
-	var stdout, stderr bytes.Buffer
-	code := run(append([]string{"commprobe", "log"}, args...), &stdout, &stderr)
-	return finished{code, stdout.String(), stderr.String()}
-}
+func logRun(args ...string) finished { return inProcess(append([]string{"log"}, args...)...) }
 
 func TestLogReport(t *testing.T) {
 	t.Parallel()

@@ -313,6 +313,18 @@ type finished struct {
 	stdout, stderr string
 }
 
+// oneRun is held while the program runs within the test: cli keeps its help flag and help command in package variables and writes to them.
+var oneRun sync.Mutex
+
+// inProcess runs the program within the test: for what needs no processes of its own.
+func inProcess(args ...string) finished {
+	oneRun.Lock()
+	defer oneRun.Unlock()
+	var stdout, stderr strings.Builder
+	code := run(append([]string{"commprobe"}, args...), &stdout, &stderr)
+	return finished{code, stdout.String(), stderr.String()}
+}
+
 // commprobe runs the program to its end and sees that nothing of it is left.
 func commprobe(t *testing.T, env []string, args ...string) finished {
 	t.Helper()

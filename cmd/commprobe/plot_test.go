@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/csv"
 	"image/png"
 	"os"
@@ -17,11 +16,7 @@ import (
 const fixtureFolder = "../../bench/report/testdata/"
 
 // plotRun runs `commprobe plot` in this process: it starts nothing.
-func plotRun(args ...string) finished {
-	var stdout, stderr bytes.Buffer
-	code := run(append([]string{"commprobe", "plot"}, args...), &stdout, &stderr)
-	return finished{code, stdout.String(), stderr.String()}
-}
+func plotRun(args ...string) finished { return inProcess(append([]string{"plot"}, args...)...) }
 
 func TestPlotInTerminal(t *testing.T) {
 	t.Parallel()
