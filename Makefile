@@ -35,7 +35,7 @@ test: THINGS += tsan setarch clang-16 pip
 test: need vet
 	@test -n "$(NO_CGO)"
 	CGO_ENABLED=0 $(GO) test $(NO_CGO)
-	$(GO) test -vet=off -timeout 10m -run '^TestABI|^TestExplain' ./csrc ./bench
+	$(GO) test -vet=off -timeout 10m -run '^TestABI|^TestExplain|^TestHangAll64' ./csrc ./bench ./cmd/commprobe
 	$(GO) test -race -vet=off -timeout 15m ./...
 
 ## lint       format, vet, and the rules of the house (tidy_test.go)

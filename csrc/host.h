@@ -111,6 +111,7 @@ typedef struct {
 // What a rank tells the others of itself.
 typedef struct {
   uint64_t process; // random, one value a process
+  uint64_t host;    // see cp_host_machine
   int32_t device, rank, color, key;
   cp_host_addr p2p, ctl; // its two doors
 } cp_host_peer;
@@ -155,6 +156,7 @@ int cp_host_root_join(const cp_unique_id *id, const int stop[2], int *root, cp_h
 int cp_host_root_exchange(const cp_unique_id *id, const int stop[2], int root, int nranks, const cp_host_peer *me, cp_host_peer *all);
 bool cp_host_id_cookie(const cp_unique_id *id, uint64_t *cookie); // false: not an id of the host engine
 uint64_t cp_host_process(void);
+uint64_t cp_host_machine(void); // one value for all ranks of a host, 0: cannot tell
 uint64_t cp_host_mix(uint64_t a, uint64_t b);
 
 // ---- table parts ----

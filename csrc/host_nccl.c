@@ -1,8 +1,9 @@
 // The NCCL half of the host engine: communicators between ranks that are threads or processes, over TCP.
 //
-// Like NCCL, nothing here checks counts, types or the order of calls across ranks: there are no headers or lengths on the wire. A rank that
-// expects more bytes than come waits for ever, and bytes left over are taken by the next call. A small send (64 KiB at least) completes
-// without its receiver, a large one (1 MiB at most) does not. An operation whose peer has died never completes: its stream stays
+// Like NCCL, nothing here checks counts, types or the order of calls across ranks. What one call sends and another receives is told apart as the
+// flags in NCCL's slots do it: a length goes in front of what a call sends to a peer. A rank that expects more than that waits for ever,
+// since the next call's bytes are not for this one, and what a rank does not take is dropped. A small send (64 KiB at least)
+// completes without its receiver, a large one (1 MiB at most) does not; the next receive from that peer then gets the old data. An operation whose peer has died never completes: its stream stays
 // busy until the communicator is aborted, and ncclCommGetAsyncError answers ncclRemoteError meanwhile.
 //
 // What differs from NCCL:
@@ -13,6 +14,7 @@
 // - The 8-bit floats are added as float and saturate. Registration and windows are accepted and have no effect.
 // - A graph that outlives its communicator may be launched: its operations then do nothing.
 // - When the process that made the unique id is gone, initialisation fails with ncclRemoteError instead of waiting.
+// - Two ranks with one virtual device are refused where they are on one host: the same machine and network namespace, or the same NCCL_HOSTID.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>
@@ -56,6 +58,14 @@ typedef struct host_registration {
   struct host_registration *next;
 } host_registration;
 
+// Where the reader of a connection is. A length of 8 bytes comes before the bytes of each call.
+typedef struct {
+  uint64_t owed;    // calls of which nothing was wanted and whose length has not come by yet
+  uint64_t discard; // bytes of earlier calls still to come and to be dropped
+  char head[8];
+  size_t have; // of head
+} host_reader;
+
 typedef struct {
   int fd; // -1: not dialled yet
   bool dialed;
@@ -97,6 +107,7 @@ typedef struct host_comm {
   cp_host_door door, ctl; // for operations, for splits
   // What follows belongs to the operation whose turn it is.
   int prev, next;
+  host_reader from_prev, *from;
   int *incoming;
   host_outgoing *outgoing;
   struct pollfd *polls;
@@ -225,6 +236,7 @@ static void host_comm_drop(host_comm *c) {
   }
   free(c->redops);
   free(c->peers);
+  free(c->from);
   free(c->incoming);
   free(c->outgoing);
   free(c->polls);
@@ -256,6 +268,7 @@ static host_comm *host_comm_new(int nranks, int rank, int device, bool blocking)
   c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (c->wake >= 0) cp_host_count(CP_HOST_LIVE_SOCKETS, 1);
   c->peers = calloc(n, sizeof *c->peers);
+  c->from = calloc(n, sizeof *c->from);
   c->incoming = calloc(n, sizeof *c->incoming);
   c->outgoing = calloc(n, sizeof *c->outgoing);
   c->polls = calloc(2 * n + CP_HOST_PENDING + 3, sizeof *c->polls);
@@ -268,7 +281,7 @@ static host_comm *host_comm_new(int nranks, int rank, int device, bool blocking)
     if (c->incoming) c->incoming[i] = -1;
     if (c->outgoing) c->outgoing[i].fd = -1;
   }
-  if (c->wake >= 0 && c->peers && c->incoming && c->outgoing && c->polls && c->ins && c->outs && c->bounce && c->stage && c->scaled) return c;
+  if (c->wake >= 0 && c->peers && c->from && c->incoming && c->outgoing && c->polls && c->ins && c->outs && c->bounce && c->stage && c->scaled) return c;
   host_comm_drop(c);
   return NULL;
 }
@@ -369,6 +382,10 @@ typedef struct {
   size_t io, oo;         // bytes of the current piece done
   size_t total_in, total_out, in_done, out_done, first;
   size_t have;               // bytes in bounce
+  bool offers;               // the length of what the previous rank sends has come
+  uint64_t offered, taken;   // that length, and how much of it has come
+  uint64_t length;           // of what goes to the next rank
+  size_t announced;          // bytes of length that are sent
   size_t scaled_at, scaled_len; // part of the first piece that is in scaled
 } host_pump;
 
@@ -400,12 +417,13 @@ static void host_combine(const host_arith *a, char *dst, const char *own, const 
   if (last && a->divide) cp_host_divide(dst, bytes / a->size, a->dtype, ranks);
 }
 
-// How many bytes can be received now, and where to.
+// How many bytes can be received now, and where to. What the previous rank has not sent for this call does not come.
 static size_t host_pump_room(host_pump *p, char **to) {
+  if (!p->offers || p->taken == p->offered) return 0;
   while (p->ii < p->nin && p->io == p->c->ins[p->ii].bytes) p->ii++, p->io = 0;
   if (p->ii == p->nin) return 0;
   const host_in *in = &p->c->ins[p->ii];
-  size_t room = in->bytes - p->io - p->have;
+  size_t room = host_least(in->bytes - p->io - p->have, p->offered - p->taken);
   if (!in->reduce) {
     *to = in->dst + p->io;
     return host_least(room, HOST_MOST);
@@ -421,6 +439,7 @@ static size_t host_pump_room(host_pump *p, char **to) {
 // n bytes have been received: combines the whole elements.
 static void host_pump_absorb(host_pump *p, size_t n) {
   const host_in *in = &p->c->ins[p->ii];
+  p->taken += n;
   if (!in->reduce) {
     p->io += n;
     p->in_done += n;
@@ -468,8 +487,9 @@ static size_t host_pump_ready(host_pump *p, const char **from) {
 
 static bool host_again(void) { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-static int host_send_some(int fd, const char *from, size_t n, size_t *moved) {
-  ssize_t k = send(fd, from, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+// more: the rest follows at once, so a packet of its own would be a waste.
+static int host_send_some(int fd, const char *from, size_t n, size_t *moved, bool more) {
+  ssize_t k = send(fd, from, n, MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0));
   *moved = k > 0 ? (size_t)k : 0;
   return k >= 0 || host_again() ? CP_NCCL_SUCCESS : cp_host_net_code(errno);
 }
@@ -486,25 +506,105 @@ static int host_poll_or_stop(struct pollfd *p, int n, int timeout) {
   return CP_NCCL_SUCCESS;
 }
 
+// Reads lengths, and drops what is left of earlier calls, until the length of this call's bytes is there: *offered. With offers NULL this call
+// wants none, and only what earlier ones left is read. Blocks for nothing.
+static int host_reader_step(host_reader *f, int fd, bool *offers, uint64_t *offered, bool *any) {
+  char drop[4096];
+  while (offers || f->owed || f->discard) {
+    size_t moved;
+    char *to = f->discard ? drop : f->head + f->have;
+    size_t n = f->discard ? host_least(f->discard, sizeof drop) : sizeof f->head - f->have;
+    int r = host_recv_some(fd, to, n, &moved);
+    if (r != CP_NCCL_SUCCESS || moved == 0) return r;
+    *any = true;
+    if (f->discard) {
+      f->discard -= moved;
+      continue;
+    }
+    f->have += moved;
+    if (f->have < sizeof f->head) continue;
+    uint64_t length;
+    memcpy(&length, f->head, sizeof length);
+    f->have = 0;
+    if (f->owed) {
+      f->owed--;
+      f->discard = length;
+      continue;
+    }
+    *offers = true;
+    *offered = length;
+    break;
+  }
+  return CP_NCCL_SUCCESS;
+}
+
+// What comes in before the bytes of this call: nothing is waited for when this call wants none.
+static int host_pump_offer(host_pump *p, bool *any) {
+  host_reader *f = &p->c->from_prev;
+  if (p->total_in > 0) return p->offers ? CP_NCCL_SUCCESS : host_reader_step(f, p->c->prev, &p->offers, &p->offered, any);
+  host_reader_step(f, p->c->prev, NULL, NULL, any); // an end of the connection is not this call's business
+  return CP_NCCL_SUCCESS;
+}
+
+static int host_pump_send(host_pump *p, bool *any) {
+  const char *from;
+  size_t moved;
+  if (p->announced < sizeof p->length) {
+    int r = host_send_some(p->c->next, (const char *)&p->length + p->announced, sizeof p->length - p->announced, &moved, p->total_out > 0);
+    p->announced += moved;
+    if (moved) *any = true;
+    if (r != CP_NCCL_SUCCESS || p->announced < sizeof p->length) return r;
+  }
+  size_t n = host_pump_ready(p, &from);
+  if (n == 0) return CP_NCCL_SUCCESS;
+  int r = host_send_some(p->c->next, from, n, &moved, false);
+  p->out_done += moved;
+  p->oo += moved;
+  if (moved) *any = true;
+  return r;
+}
+
+static int host_pump_recv(host_pump *p, bool *any) {
+  char *to;
+  size_t moved;
+  int r = host_pump_offer(p, any);
+  if (r != CP_NCCL_SUCCESS) return r;
+  size_t n = host_pump_room(p, &to);
+  if (n == 0) return CP_NCCL_SUCCESS;
+  r = host_recv_some(p->c->prev, to, n, &moved);
+  if (moved) host_pump_absorb(p, moved), *any = true;
+  return r;
+}
+
+static int host_pump_sleep(host_pump *p) {
+  const char *from;
+  char *to;
+  // A socket we want nothing of is left out: its end is not our business yet, and poll would not sleep. But of a peer that has sent less than
+  // is wanted, and will send no more, the end is all that can still be heard.
+  bool short_of = p->offers && p->taken == p->offered && p->in_done < p->total_in;
+  short in = (p->total_in > 0 && !p->offers) || host_pump_room(p, &to) ? POLLIN : short_of ? POLLRDHUP : 0;
+  bool out = p->announced < sizeof p->length || host_pump_ready(p, &from) > 0;
+  struct pollfd polls[3] = {{p->c->wake, POLLIN, 0}, {in ? p->c->prev : -1, in, 0}, {out ? p->c->next : -1, POLLOUT, 0}};
+  int r = host_poll_or_stop(polls, 3, -1);
+  if (r == CP_NCCL_SUCCESS && in == POLLRDHUP && (polls[1].revents & (POLLRDHUP | POLLERR | POLLHUP))) return CP_NCCL_REMOTE;
+  return r;
+}
+
 static int host_pump_run(host_pump *p) {
   host_comm *c = p->c;
+  p->length = p->total_out;
+  if (p->total_in == 0) c->from_prev.owed++;
   while (!atomic_load(&c->aborted)) {
-    const char *from;
-    char *to;
-    size_t sent = 0, got = 0, n = host_pump_ready(p, &from);
-    int r = n ? host_send_some(c->next, from, n, &sent) : CP_NCCL_SUCCESS;
+    bool any = false;
+    int r = host_pump_send(p, &any);
+    if (r == CP_NCCL_SUCCESS) r = host_pump_recv(p, &any);
     if (r != CP_NCCL_SUCCESS) return r;
-    p->out_done += sent;
-    p->oo += sent;
-    n = host_pump_room(p, &to);
-    r = n ? host_recv_some(c->prev, to, n, &got) : CP_NCCL_SUCCESS;
-    if (r != CP_NCCL_SUCCESS) return r;
-    if (got) host_pump_absorb(p, got);
-    if (p->in_done == p->total_in && p->out_done == p->total_out) return CP_NCCL_SUCCESS;
-    if (sent || got) continue;
-    // A socket we want nothing of is left out: its end is not our business yet, and poll would not sleep.
-    struct pollfd polls[3] = {{c->wake, POLLIN, 0}, {host_pump_room(p, &to) ? c->prev : -1, POLLIN, 0}, {host_pump_ready(p, &from) ? c->next : -1, POLLOUT, 0}};
-    r = host_poll_or_stop(polls, 3, -1);
+    if (p->in_done == p->total_in && p->out_done == p->total_out && p->announced == sizeof p->length) {
+      c->from_prev.discard += p->offered - p->taken;
+      return CP_NCCL_SUCCESS;
+    }
+    if (any) continue;
+    r = host_pump_sleep(p);
     if (r != CP_NCCL_SUCCESS) return r;
   }
   return CP_HOST_STOPPED;
@@ -596,7 +696,9 @@ typedef struct {
   const host_p2p *ops;
   int n, left;
   size_t *done;     // bytes, by operation
-  int *after;       // the next operation of the same peer and direction, -1: none
+  uint64_t *offered; // bytes that the peer sends for a receive, by operation; UINT64_MAX: its length has not come
+  uint8_t *announced; // bytes of a send's length that are sent, by operation
+  int *after;        // the next operation of the same peer and direction, -1: none
   int *heads[2];    // the current receive, the current send, by peer
 } host_swap;
 
@@ -618,11 +720,14 @@ static bool host_swap_init(host_swap *x, host_comm *c, const host_coll *w) {
   x->c = c;
   x->ops = w->p2p;
   x->n = x->left = w->np2p;
-  x->done = calloc(n, sizeof *x->done + sizeof *x->after);
+  x->done = calloc(n, sizeof *x->done + sizeof *x->offered + sizeof *x->after + sizeof *x->announced);
   int *heads = malloc(4 * ranks * sizeof *heads);
   x->heads[0] = heads;
   if (!x->done || !heads) return false;
-  x->after = (int *)(void *)(x->done + n);
+  x->offered = (uint64_t *)(void *)(x->done + n);
+  x->after = (int *)(void *)(x->offered + n);
+  x->announced = (uint8_t *)(void *)(x->after + n);
+  memset(x->offered, 0xff, n * sizeof *x->offered);
   x->heads[1] = heads + ranks;
   int *tails[2] = {heads + 2 * ranks, heads + 3 * ranks};
   for (size_t i = 0; i < 2 * ranks; i++) heads[i] = -1;
@@ -662,7 +767,7 @@ static int host_outgoing_up(host_comm *c, int peer, bool *up) {
   }
   while (o->greeted < sizeof o->hello) {
     size_t moved;
-    int r = host_send_some(o->fd, (const char *)&o->hello + o->greeted, sizeof o->hello - o->greeted, &moved);
+    int r = host_send_some(o->fd, (const char *)&o->hello + o->greeted, sizeof o->hello - o->greeted, &moved, true);
     if (r != CP_NCCL_SUCCESS || moved == 0) return r;
     o->greeted += moved;
   }
@@ -674,9 +779,17 @@ static int host_swap_send(host_swap *x, int peer, bool *any) {
   bool up;
   int r = host_outgoing_up(x->c, peer, &up);
   if (r != CP_NCCL_SUCCESS || !up) return r;
-  const host_p2p *op = &x->ops[x->heads[1][peer]];
-  size_t at = x->done[x->heads[1][peer]], moved;
-  r = host_send_some(x->c->outgoing[peer].fd, op->buf + at, host_least(op->bytes - at, HOST_MOST), &moved);
+  int i = x->heads[1][peer], fd = x->c->outgoing[peer].fd;
+  const host_p2p *op = &x->ops[i];
+  uint64_t length = op->bytes;
+  size_t moved;
+  if (x->announced[i] < sizeof length) {
+    r = host_send_some(fd, (const char *)&length + x->announced[i], sizeof length - x->announced[i], &moved, true);
+    x->announced[i] += (uint8_t)moved;
+    if (moved) *any = true;
+    if (r != CP_NCCL_SUCCESS || x->announced[i] < sizeof length) return r;
+  }
+  r = host_send_some(fd, op->buf + x->done[i], host_least(op->bytes - x->done[i], HOST_MOST), &moved, false);
   if (moved == 0) return r;
   host_swap_advance(x, 1, peer, moved);
   *any = true;
@@ -690,10 +803,23 @@ static int host_swap_recv(host_swap *x, int peer, bool *any, bool *door) {
     *door = true;
     return CP_NCCL_SUCCESS;
   }
-  const host_p2p *op = &x->ops[x->heads[0][peer]];
-  size_t at = x->done[x->heads[0][peer]], moved;
-  int r = host_recv_some(c->incoming[peer], op->buf + at, host_least(op->bytes - at, HOST_MOST), &moved);
+  int i = x->heads[0][peer];
+  const host_p2p *op = &x->ops[i];
+  if (x->offered[i] == UINT64_MAX) {
+    bool offers = false;
+    uint64_t offered;
+    int r = host_reader_step(&c->from[peer], c->incoming[peer], &offers, &offered, any);
+    if (!offers) return r;
+    x->offered[i] = offered;
+  }
+  size_t at = x->done[i], moved;
+  if (at == x->offered[i]) { // and no more comes for this call; only the peer's end can still be heard
+    struct pollfd end = {c->incoming[peer], POLLRDHUP, 0};
+    return poll(&end, 1, 0) > 0 ? CP_NCCL_REMOTE : CP_NCCL_SUCCESS;
+  }
+  int r = host_recv_some(c->incoming[peer], op->buf + at, host_least(host_least(op->bytes, x->offered[i]) - at, HOST_MOST), &moved);
   if (moved == 0) return r;
+  if (at + moved == op->bytes) c->from[peer].discard = x->offered[i] - op->bytes;
   host_swap_advance(x, 0, peer, moved);
   *any = true;
   return r;
@@ -706,7 +832,9 @@ static int host_swap_sleep(host_swap *x, bool door) {
   p[n++] = (struct pollfd){c->wake, POLLIN, 0};
   for (int i = 0; i < c->nranks; i++) {
     if (x->heads[1][i] >= 0) p[n++] = (struct pollfd){c->outgoing[i].fd, POLLOUT, 0};
-    if (x->heads[0][i] >= 0 && c->incoming[i] >= 0) p[n++] = (struct pollfd){c->incoming[i], POLLIN, 0};
+    int k = x->heads[0][i];
+    if (k < 0 || c->incoming[i] < 0) continue;
+    p[n++] = (struct pollfd){c->incoming[i], x->done[k] == x->offered[k] ? POLLRDHUP : POLLIN, 0};
   }
   if (door) {
     n += cp_host_door_poll(&c->door, p + n);
@@ -842,17 +970,23 @@ static int host_ring_up(host_comm *c, const int stop[2]) {
 static int host_doors_up(host_comm *c, const cp_host_addr *local, cp_host_peer *me) {
   memset(me, 0, sizeof *me);
   me->process = cp_host_process();
+  me->host = cp_host_machine();
   me->device = c->device;
   me->rank = c->rank;
   int r = cp_host_door_open(&c->door, local, c->cookie, &me->p2p);
   return r != CP_NCCL_SUCCESS ? r : cp_host_door_open(&c->ctl, local, c->cookie, &me->ctl);
 }
 
+// Where a machine cannot be told from another, only a process can.
+static bool host_same_device(const cp_host_peer *a, const cp_host_peer *b) {
+  return a->device == b->device && (a->process == b->process || (a->host != 0 && a->host == b->host));
+}
+
 static int host_duplicates(const host_comm *c) {
   for (int i = 0; i < c->nranks; i++) {
     for (int j = 0; j < i; j++) {
-      if (c->peers[i].process != c->peers[j].process || c->peers[i].device != c->peers[j].device) continue;
-      return host_say(CP_NCCL_INVALID_USAGE, "duplicate device: ranks %d and %d both use virtual device %d of one process", j, i, c->peers[i].device);
+      if (!host_same_device(&c->peers[i], &c->peers[j])) continue;
+      return host_say(CP_NCCL_INVALID_USAGE, "duplicate device: ranks %d and %d both use virtual device %d of one host", j, i, c->peers[i].device);
     }
   }
   return CP_NCCL_SUCCESS;

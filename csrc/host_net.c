@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -64,6 +65,26 @@ uint64_t cp_host_process(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, host_process_init);
   return cp_host_mix(host_process_seed, (uint64_t)getpid());
+}
+
+static uint64_t host_mix_text(uint64_t h, const char *text, ssize_t n) {
+  for (ssize_t i = 0; i < n; i++) h = cp_host_mix(h, (unsigned char)text[i]);
+  return h;
+}
+
+// Processes of one machine share the kernel's boot. Those in another network namespace count as another host, like containers with devices of
+// their own. The thread's namespace, not the process's: that is where its sockets are. NCCL_HOSTID says otherwise, as it does for NCCL.
+uint64_t cp_host_machine(void) {
+  char text[128];
+  const char *given = getenv("NCCL_HOSTID");
+  if (given && *given) return host_mix_text(2, given, (ssize_t)strlen(given)) | 1;
+  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text);
+  if (fd >= 0) close(fd);
+  if (n <= 0) return 0;
+  uint64_t h = host_mix_text(1, text, n);
+  n = readlink("/proc/thread-self/ns/net", text, sizeof text);
+  return n <= 0 ? 0 : host_mix_text(h, text, n) | 1;
 }
 
 // ---- plain sockets ----

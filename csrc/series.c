@@ -111,6 +111,92 @@ static int fail(cp_series *s, int status, int code, int lane) {
   return status;
 }
 
+// ---- flight records ----
+
+static int recording(const cp_series *s) { return s->flight != NULL && !s->capture; }
+
+static int is_p2p(int kind) { return kind == CP_STEP_SEND || kind == CP_STEP_RECV; }
+
+// A record has no event of its own until it turns out to be the last before one.
+static uint64_t append(cp_series *s, cp_lane *l, const cp_flight_template *t, cp_flight_record r) {
+  r.group = t->group;
+  r.site = t->site;
+  r.in = t->in;
+  r.out = t->out;
+  r.timeout_ns = t->timeout_ns;
+  r.stream = l->flight_stream;
+  r.flags |= CP_FLIGHT_BOUNDED;
+  l->last = cp_flight_append(s->flight, &r);
+  l->unmarked++;
+  return l->last;
+}
+
+// Records a step before it is called, since a call may hang. Answers the record's number.
+static uint64_t note_step(cp_series *s, const cp_step *t, int open) {
+  cp_lane *l = &s->lanes[t->lane];
+  cp_flight_record r = {.kind = (uint32_t)t->kind, .dtype = t->dtype, .redop = t->op, .peer = t->peer, .count = t->count};
+  if (is_p2p(t->kind)) r.flags = CP_FLIGHT_P2P;
+  if (open) {
+    r.flags |= CP_FLIGHT_COALESCED | (l->in_group ? CP_FLIGHT_JOINED : 0);
+    if (l->in_group++ == 0) {
+      l->group_p2p = r.flags & CP_FLIGHT_P2P;
+      l->group_of = t->flight.group;
+      l->group_site = t->flight.site;
+    }
+  }
+  return append(s, l, &t->flight, r);
+}
+
+// The end of an NCCL group is a record of its own in each lane that took part: the operations are queued there and nowhere else.
+static void note_group_end(cp_series *s) {
+  for (int i = 0; i < s->nlanes; i++) {
+    cp_lane *l = &s->lanes[i];
+    if (l->in_group == 0) continue;
+    cp_flight_template t = {.group = l->group_of, .site = l->group_site};
+    uint32_t flags = CP_FLIGHT_COALESCED | CP_FLIGHT_JOINED | l->group_p2p;
+    append(s, l, &t, (cp_flight_record){.kind = CP_STEP_GROUP_END, .peer = -1, .dtype = -1, .redop = -1, .flags = flags});
+    l->in_group = 0;
+  }
+}
+
+// Between two iterations: puts an event behind the records of each lane that has enough of them, or any at all at the end of the series.
+static int mark(cp_series *s, uint32_t least) {
+  for (int i = 0; i < s->nlanes; i++) {
+    cp_lane *l = &s->lanes[i];
+    if (l->pool == NULL || l->unmarked < least) continue;
+    int recorded, code = cp_flight_pool_record(l->pool, l->last, l->stream, &recorded);
+    if (code) return fail(s, CP_SERIES_CUDA, code, i);
+    if (!recorded) continue;
+    cp_flight_unbound(s->flight, l->last);
+    l->unmarked = 0;
+  }
+  return CP_SERIES_OK;
+}
+
+static void poll_flight(cp_series *s) {
+  for (int i = 0; i < s->nlanes; i++) {
+    if (s->lanes[i].pool != NULL) cp_flight_pool_poll(s->lanes[i].pool);
+  }
+}
+
+enum { POLL_NS = 1000000 };
+
+// While the operations run: looks at the events now and then.
+static void watch_flight(cp_series *s) {
+  int64_t now = cp_now_ns();
+  if (now - s->polled_ns < POLL_NS) return;
+  s->polled_ns = now;
+  poll_flight(s);
+}
+
+// A lane's stream has run empty, so all of its events are done as well.
+static void lane_complete(cp_series *s, int l) {
+  if (s->lanes[l].pool != NULL) cp_flight_pool_poll(s->lanes[l].pool);
+  if (s->lanes[l].last != 0) cp_flight_complete(s->flight, s->lanes[l].last, cp_now_ns(), -1);
+}
+
+// ---- calls ----
+
 static int call_step(const cp_step *t, const cp_lane *l, uint64_t shift) {
   const void *send = (const void *)(uintptr_t)(t->send ? t->send + shift : 0);
   void *recv = (void *)(uintptr_t)(t->recv ? t->recv + shift : 0);
@@ -158,6 +244,9 @@ static int enqueue_operation(cp_series *s, uint64_t k, int open) {
       for (; open > 0; open--) cp_ncclGroupEnd();
       return s->status;
     }
+    uint64_t id = 0;
+    if (recording(s) && t->kind >= CP_STEP_ALL_REDUCE) id = note_step(s, t, open);
+    if (recording(s) && t->kind == CP_STEP_GROUP_END && open == 1) note_group_end(s);
     int code = call_step(t, l, shift);
     if (t->kind == CP_STEP_GROUP_END) open--;
     if (code == CP_NCCL_SUCCESS || code == CP_NCCL_IN_PROGRESS) { // in progress: the non-blocking mode's state, not an error
@@ -166,6 +255,7 @@ static int enqueue_operation(cp_series *s, uint64_t k, int open) {
     }
     // Group state is the thread's: in a group left open nothing that this thread queues later starts, nor would an abort.
     for (; open > 0; open--) cp_ncclGroupEnd();
+    if (id != 0) cp_flight_retire(s->flight, id);
     return fail(s, CP_SERIES_CALL, code, t->lane);
   }
   return CP_SERIES_OK;
@@ -174,7 +264,10 @@ static int enqueue_operation(cp_series *s, uint64_t k, int open) {
 static int enqueue_one(cp_series *s, int64_t i) {
   if (s->graphs != NULL) {
     for (int l = 0; l < s->nlanes; l++) {
+      uint64_t id = 0;
+      if (recording(s)) id = append(s, &s->lanes[l], &s->lanes[l].graph, (cp_flight_record){.kind = CP_STEP_GRAPH, .dtype = -1, .redop = -1, .peer = -1});
       int code = cp_cudaGraphLaunch(s->graphs[l], s->lanes[l].stream);
+      if (code && id != 0) cp_flight_retire(s->flight, id);
       if (code) return fail(s, CP_SERIES_CUDA, code, l);
     }
     return CP_SERIES_OK;
@@ -188,6 +281,7 @@ static int enqueue_one(cp_series *s, int64_t i) {
     if (enqueue_operation(s, (uint64_t)(i * s->aggregate + a), grouped)) return s->status;
   }
   if (!grouped) return CP_SERIES_OK;
+  if (recording(s)) note_group_end(s);
   int code = cp_ncclGroupEnd();
   if (code && code != CP_NCCL_IN_PROGRESS) return fail(s, CP_SERIES_CALL, code, -1);
   return CP_SERIES_OK;
@@ -220,9 +314,11 @@ static int complete(cp_series *s) {
     int got = lane_done(s, l);
     if (got < 0) return s->status;
     if (got) {
+      if (recording(s)) lane_complete(s, l);
       if (l == next) next++;
       continue;
     }
+    if (recording(s)) watch_flight(s);
     int stop = must_stop(s->abort, s->deadline_ns);
     if (stop) return fail(s, stop, 0, l);
     sched_yield();
@@ -245,13 +341,14 @@ static int enqueue(cp_series *s) {
   for (s->iter = 0; s->iter < s->iters; s->iter++) {
     if (s->use_events && record(s, s->iter)) return s->status;
     if (enqueue_one(s, s->iter)) return s->status;
+    if (recording(s) && mark(s, CP_FLIGHT_EVENT_EVERY)) return s->status;
     if (s->blocking && !s->capture && after_each(s)) return s->status;
     if (s->iter == CP_ENQUEUE_SAMPLE - 1) s->marked_ns = cp_now_ns();
     // The abort flag costs a load; a launch queue that is full blocks inside the call and is ended by the parent alone.
     if (s->abort != NULL && cp_flag_get(s->abort)) return fail(s, CP_SERIES_ABORTED, 0, -1);
   }
-  if (s->use_events) return record(s, s->iters);
-  return CP_SERIES_OK;
+  if (s->use_events && record(s, s->iters)) return s->status;
+  return recording(s) ? mark(s, 1) : CP_SERIES_OK;
 }
 
 static int64_t involuntary(void) {
@@ -282,6 +379,7 @@ int cp_series_run(cp_series *s) {
     status = complete(s);
   }
   s->done_ns = cp_now_ns();
+  if (status != CP_SERIES_OK && recording(s)) poll_flight(s); // what is known last
   s->switches = involuntary() - before;
   if (s->probe) s->rate_after = cp_issue_rate();
   s->cpu = sched_getcpu();

@@ -32,6 +32,7 @@ const (
 	StepGather        StepKind = C.CP_STEP_GATHER
 	StepCopy          StepKind = C.CP_STEP_COPY // by the CUDA runtime, on the lane's device and stream
 	StepScatter       StepKind = C.CP_STEP_SCATTER
+	StepGraph         StepKind = C.CP_STEP_GRAPH // no step, but what a FlightRecord calls the launch of a graph
 )
 
 // Step is one call of an iteration. Send and Recv are device addresses; the series' rotation is added to them. Count is in elements.
@@ -42,6 +43,7 @@ type Step struct {
 	Count      uint64
 	DType, Op  int
 	Peer       int // root or peer rank
+	Flight     FlightTemplate
 }
 
 // Lane is one rank that a series drives: its communicator, its stream and, for an event series, iters + 1 timing events.
@@ -50,6 +52,11 @@ type Lane struct {
 	Events       []uintptr
 	RotStride    uint64 // bytes added to the addresses from one operation to the next
 	RotSlots     uint64 // after so many operations the addresses start again; 0 and 1: no rotation
+
+	// With Series.Flight:
+	FlightStream int           // the stream's number in records
+	FlightEvents *FlightEvents // tell how far the stream is while a series runs; nil: its records complete at the end only
+	FlightGraph  FlightTemplate
 }
 
 // Blocking says what happens after each iteration of a series.
@@ -112,6 +119,7 @@ type Series struct {
 	Parties   int // members of the barrier
 	Abort     *Flag
 	Timeout   time.Duration // 0: none
+	Flight    *Flight       // records every NCCL call and every graph launch, but for what is captured; nil: nothing
 }
 
 // EnqueueSample is how many operations the cost of queueing is taken from: few enough that the launch queue is never full, where queueing
@@ -172,6 +180,9 @@ func (s *Series) Run() SeriesResult {
 	if s.Timeout > 0 {
 		c.deadline_ns = C.cp_now_ns() + C.int64_t(s.Timeout)
 	}
+	if s.Flight != nil {
+		c.flight = s.Flight.c
+	}
 	C.cp_series_run(c)
 	return SeriesResult{
 		Status: SeriesStatus(c.status), Code: int(c.code), Phase: SeriesPhase(c.phase), Lane: int(c.lane), Iter: int64(c.iter),
@@ -184,7 +195,7 @@ func cSteps(steps []Step) *C.cp_step {
 	for i, t := range steps {
 		unsafe.Slice(p, len(steps))[i] = C.cp_step{
 			kind: C.int32_t(t.Kind), lane: C.int32_t(t.Lane), send: C.uint64_t(t.Send), recv: C.uint64_t(t.Recv),
-			count: C.uint64_t(t.Count), dtype: C.int32_t(t.DType), op: C.int32_t(t.Op), peer: C.int32_t(t.Peer),
+			count: C.uint64_t(t.Count), dtype: C.int32_t(t.DType), op: C.int32_t(t.Op), peer: C.int32_t(t.Peer), flight: t.Flight.c(),
 		}
 	}
 	return p
@@ -206,6 +217,10 @@ func cLanes(lanes []Lane) (*C.cp_lane, func()) {
 		*(*uintptr)(unsafe.Pointer(&out[i].comm)) = l.Comm
 		*(*uintptr)(unsafe.Pointer(&out[i].stream)) = l.Stream
 		out[i].rot_stride, out[i].rot_slots = C.uint64_t(l.RotStride), C.uint64_t(max(1, l.RotSlots))
+		out[i].flight_stream, out[i].graph = C.uint32_t(l.FlightStream), l.FlightGraph.c()
+		if l.FlightEvents != nil {
+			out[i].pool = l.FlightEvents.c
+		}
 		if len(l.Events) > 0 {
 			e := cHandles(l.Events)
 			events = append(events, e)

@@ -3,6 +3,7 @@
 #define CP_SERIES_H
 
 #include "abi.h"
+#include "flight.h"
 
 // What a step does. Collectives use send/recv, count, dtype, op and peer (root or peer rank) as NCCL does.
 enum {
@@ -19,6 +20,7 @@ enum {
   CP_STEP_GATHER = 10,
   CP_STEP_SCATTER = 11,
   CP_STEP_COPY = 12, // count elements from send to recv on the lane's device, by the CUDA runtime; of a type it needs only the size
+  CP_STEP_GRAPH = 13, // no step, but what a flight record calls the launch of a graph
 };
 
 // One call of an iteration. In operation k (iteration i is operations i * aggregate and following), the lane's rot_stride * (k % rot_slots) is
@@ -33,6 +35,7 @@ typedef struct {
   int32_t op;
   int32_t peer;
   int32_t pad;
+  cp_flight_template flight; // of its record, with cp_series.flight
 } cp_step;
 
 // One rank driven by this series: its communicator, stream and, for the event series, iters + 1 timing events.
@@ -42,6 +45,16 @@ typedef struct {
   cp_event *events;
   uint64_t rot_stride;
   uint64_t rot_slots; // at least 1
+  // With cp_series.flight: the stream's number in records, events that tell how far it is (NULL: none), and where graph launches belong.
+  cp_flight_pool *pool;
+  uint32_t flight_stream;
+  uint32_t unmarked;  // records since the last event
+  uint64_t last;      // latest record, 0: none
+  uint32_t in_group;  // records in the NCCL group that is open
+  uint32_t group_p2p; // the first of them is a send or a receive
+  int32_t group_of;   // and whose
+  uint32_t group_site;
+  cp_flight_template graph;
 } cp_lane;
 
 // What happens after each iteration.
@@ -96,6 +109,7 @@ typedef struct {
   int32_t probe;      // measure the issue rate right before the barrier and after the end
   int32_t use_events; // record events[i] before iteration i on every lane and events[iters] at the end
   cp_graph_exec *graphs; // one a lane: launched instead of the steps; NULL: steps are called
+  cp_flight *flight; // records every NCCL call and graph launch, but for what is only captured; NULL: none
   // out
   int64_t start_ns;
   int64_t marked_ns;   // after the first CP_ENQUEUE_SAMPLE iterations were queued, or all if they are fewer
@@ -112,6 +126,7 @@ typedef struct {
   int32_t lane; // lane of the failure, -1: none in particular
   int32_t cpu;  // processor at the end
   int32_t pad;
+  int64_t polled_ns; // when the flight events were last looked at
 } cp_series;
 
 // Waits at the barrier, then calls every step iters times, then waits for every lane's stream. Blocks until done, deadline or abort.

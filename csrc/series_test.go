@@ -799,3 +799,322 @@ func TestSeriesPhaseText(t *testing.T) {
 		t.Errorf("phases share texts: %v", seen)
 	}
 }
+
+// ring is a snapshot of a flight ring; package hanglab/flight reads it properly, by the same offsets.
+type ring []byte
+
+const ringEntries = 282624
+
+func (r ring) u64(at int) uint64 { return binary.LittleEndian.Uint64(r[at:]) }
+func (r ring) u32(at int) uint32 { return binary.LittleEndian.Uint32(r[at:]) }
+
+// flightEntry is what the tests look at in a record.
+type flightEntry struct {
+	Kind               csrc.StepKind
+	Group, Stream      int
+	State, Flags       int
+	Coll, P2P, Op      int
+	Count, In, Out     int
+	Completed, Created bool
+}
+
+// The bits of flight.h.
+const (
+	flagP2P, flagRetired, flagCoalesced, flagBounded, flagJoined = 1, 2, 4, 8, 16
+	scheduled, completed                                         = 0, 2
+)
+
+func (r ring) entries(t *testing.T) []flightEntry {
+	t.Helper()
+	out := make([]flightEntry, r.u64(64))
+	for i := range out {
+		e := r[ringEntries+192*i:][:192]
+		if id := uint64(i + 1); e.u64(0) != id || e.u64(184) != id {
+			t.Fatalf("record %d is torn: ids %d and %d", id, e.u64(0), e.u64(184))
+		}
+		out[i] = flightEntry{
+			Kind: csrc.StepKind(e.u32(28)), Group: int(int32(e.u32(16))), Stream: int(e.u32(24)), State: int(e.u32(112)), Flags: int(e.u32(116)),
+			Coll: int(e.u64(48)), P2P: int(e.u64(56)), Op: int(e.u64(64)), Count: int(e.u64(72)), In: int(e.u64(80)), Out: int(e.u64(88)),
+			Created: e.u64(96) > 0, Completed: e.u64(128) >= e.u64(96),
+		}
+	}
+	return out
+}
+
+// last are the group's counters: enqueued, started, completed.
+func (r ring) last(group int, p2p bool) [3]int {
+	at := 4096 + 128*group + 64
+	if p2p {
+		at += 24
+	}
+	return [3]int{int(r.u64(at)), int(r.u64(at + 8)), int(r.u64(at + 16))}
+}
+
+func newRing(t testing.TB, groups ...string) *csrc.Flight {
+	t.Helper()
+	f, err := csrc.NewFlight(nil, 1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, g := range groups {
+		f.AddGroup(g, "", []int{0, 1})
+	}
+	return f
+}
+
+// recorded is a series that writes into the ring and has n events to follow its stream.
+func (m *member) recorded(f *csrc.Flight, iters, n int) (*csrc.Series, error) {
+	s := m.series(iters)
+	s.Flight, s.Lanes[0].FlightStream = f, 5
+	s.Steps[0].Flight = csrc.FlightTemplate{Site: 1, InCount: elems, OutCount: elems, TimeoutNs: 9}
+	if n == 0 {
+		return s, nil
+	}
+	events := make([]uintptr, n)
+	for i := range events {
+		const disableTiming = 2
+		if err := failed("cudaEventCreateWithFlags", csrc.CudaEventCreateWithFlags(&events[i], disableTiming)); err != nil {
+			return nil, err
+		}
+	}
+	m.events = append(m.events, events...)
+	var err error
+	s.Lanes[0].FlightEvents, err = csrc.NewFlightEvents(f, events)
+	return s, err
+}
+
+// TestSeriesFlight: every operation is a record; those with an event and the last are known to be complete, the others lie between them.
+func TestSeriesFlight(t *testing.T) {
+	for _, events := range []int{0, 1, 8} {
+		const iters = 200
+		f := newRing(t, "0")
+		f.AddSite("a\tb\t1\n")
+		together(t, 2, func(m *member) error {
+			s := m.series(iters)
+			if m.rank == 0 {
+				var err error
+				if s, err = m.recorded(f, iters, events); err != nil {
+					return err
+				}
+			}
+			return errors.Join(ordered(s, s.Run()), m.sums(slots))
+		})
+		raw := ring(f.Snapshot())
+		got := raw.entries(t)
+		if len(got) != iters {
+			t.Fatalf("%d events: %d records of %d operations", events, len(got), iters)
+		}
+		known := 0
+		for i, e := range got {
+			want := flightEntry{Kind: csrc.StepAllReduce, Stream: 5, Flags: flagBounded, Coll: i + 1, Op: i + 1, Count: elems, In: elems, Out: elems, Created: true}
+			if e.State == completed {
+				known++
+				want.State, want.Flags, want.Completed = completed, 0, true
+			}
+			if d := cmp.Diff(want, e); d != "" {
+				t.Fatalf("%d events, record %d: %s", events, i+1, d)
+			}
+		}
+		if got[iters-1].State != completed || known > 1+iters/64 || events == 0 && known != 1 || events == 8 && known != 1+iters/64 {
+			t.Errorf("%d events: %d records are known to be complete, the last one: %d", events, known, got[iters-1].State)
+		}
+		if last := raw.last(0, false); last != [3]int{iters, -1, iters} {
+			t.Errorf("the counters are %v", last)
+		}
+	}
+}
+
+// TestSeriesFlightHangs: while the peer is missing the last operation is known not to be complete; once the peer has come, a poll from another
+// thread sees it.
+func TestSeriesFlightHangs(t *testing.T) {
+	f := newRing(t, "0")
+	end := csrc.NewBarrier()
+	together(t, 2, func(m *member) error {
+		if m.rank == 1 {
+			end.Wait(2, nil, long)
+			return status(m.series(3), csrc.SeriesOK, 0)
+		}
+		s, err := m.recorded(f, 3, 2)
+		if err != nil {
+			return err
+		}
+		s.Timeout = short
+		err = status(s, csrc.SeriesTimeout, 0)
+		raw := ring(f.Snapshot())
+		for i, e := range raw.entries(t) {
+			if flags := []int{flagBounded, flagBounded, 0}[i]; e.State != scheduled || e.Flags != flags || e.Completed {
+				err = errors.Join(err, fmt.Errorf("record %d: %+v", i+1, e))
+			}
+		}
+		if last := raw.last(0, false); last != [3]int{3, -1, -1} {
+			err = errors.Join(err, fmt.Errorf("the counters are %v", last))
+		}
+		if n := s.Lanes[0].FlightEvents.Poll(); n != 0 {
+			err = errors.Join(err, fmt.Errorf("%d events are done", n))
+		}
+		end.Wait(2, nil, long)
+		polled := make(chan int)
+		go func() {
+			for stop := time.Now().Add(long); time.Now().Before(stop); time.Sleep(time.Millisecond) {
+				if n := s.Lanes[0].FlightEvents.Poll(); n > 0 {
+					polled <- n
+					return
+				}
+			}
+			polled <- 0
+		}()
+		if n := <-polled; n != 1 {
+			err = errors.Join(err, fmt.Errorf("%d events became done", n))
+		}
+		if e := ring(f.Snapshot()).entries(t)[2]; e.State != completed || !e.Completed {
+			err = errors.Join(err, fmt.Errorf("at the end: %+v", e))
+		}
+		return err
+	})
+}
+
+// flightKinds lists records in short: the kind, and what differs from a collective of group 0.
+func flightKinds(entries []flightEntry) []string {
+	var out []string
+	for _, e := range entries {
+		out = append(out, fmt.Sprintf("%d group %d stream %d flags %d coll %d p2p %d op %d", e.Kind, e.Group, e.Stream, e.Flags&^flagBounded, e.Coll, e.P2P, e.Op))
+	}
+	return out
+}
+
+// TestSeriesFlightSteps shows which records the kinds of steps give, and which are numbered alike.
+func TestSeriesFlightSteps(t *testing.T) {
+	at := func(group int32) csrc.FlightTemplate { return csrc.FlightTemplate{Group: group} }
+	start, end := csrc.Step{Kind: csrc.StepGroupStart}, csrc.Step{Kind: csrc.StepGroupEnd}
+	send, recv := csrc.Step{Kind: csrc.StepSend, Send: 1, Flight: at(1), Lane: 1}, csrc.Step{Kind: csrc.StepRecv, Recv: 1, Flight: at(1), Lane: 1}
+	sum, bcast := csrc.Step{Kind: csrc.StepAllReduce, Send: 1, Recv: 2}, csrc.Step{Kind: csrc.StepBroadcast, Send: 1, Recv: 2}
+	for _, c := range []struct {
+		name   string
+		steps  []csrc.Step
+		change func(s *csrc.Series)
+		env    []string
+		want   []string
+	}{
+		{"plain", []csrc.Step{sum, send, {Kind: csrc.StepCopy, Send: 1, Recv: 2, Count: 1, DType: 7}, bcast}, nil, nil, []string{
+			"2 group 0 stream 0 flags 0 coll 1 p2p 0 op 1", "7 group 1 stream 3 flags 1 coll 0 p2p 1 op 1", "3 group 0 stream 0 flags 0 coll 2 p2p 0 op 2",
+		}},
+		{"group", []csrc.Step{start, sum, start, send, recv, end, end, recv}, nil, nil, []string{
+			"2 group 0 stream 0 flags 4 coll 1 p2p 0 op 1", "7 group 1 stream 3 flags 5 coll 0 p2p 1 op 1", "8 group 1 stream 3 flags 21 coll 0 p2p 1 op 2",
+			"1 group 0 stream 0 flags 20 coll 1 p2p 0 op 1", "1 group 1 stream 3 flags 21 coll 0 p2p 1 op 2", "8 group 1 stream 3 flags 1 coll 0 p2p 2 op 3",
+		}},
+		{"aggregate", []csrc.Step{sum}, func(s *csrc.Series) { s.Aggregate, s.Iters = 2, 2 }, nil, []string{
+			"2 group 0 stream 0 flags 4 coll 1 p2p 0 op 1", "2 group 0 stream 0 flags 20 coll 1 p2p 0 op 2", "1 group 0 stream 0 flags 20 coll 1 p2p 0 op 2",
+			"2 group 0 stream 0 flags 4 coll 2 p2p 0 op 3", "2 group 0 stream 0 flags 20 coll 2 p2p 0 op 4", "1 group 0 stream 0 flags 20 coll 2 p2p 0 op 4",
+		}},
+		{"graph", nil, func(s *csrc.Series) {
+			s.Graphs, s.Lanes[0].FlightGraph, s.Lanes[1].FlightGraph = []uintptr{31, 32}, at(1), at(0)
+		}, nil, []string{
+			"13 group 1 stream 0 flags 0 coll 1 p2p 0 op 1", "13 group 0 stream 3 flags 0 coll 1 p2p 0 op 1",
+		}},
+		{"capture", []csrc.Step{sum}, func(s *csrc.Series) { s.Capture = true }, nil, nil},
+		{"failed call", []csrc.Step{sum, send, sum}, nil, []string{"FAKE_FAIL=ncclSend=4"}, []string{
+			"2 group 0 stream 0 flags 0 coll 1 p2p 0 op 1", "7 group 1 stream 3 flags 3 coll 0 p2p 1 op 1",
+		}},
+		{"failed graph", nil, func(s *csrc.Series) { s.Graphs = []uintptr{31, 32} }, []string{"FAKE_FAIL=cudaGraphLaunch=719"}, []string{
+			"13 group 0 stream 0 flags 2 coll 1 p2p 0 op 1",
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			if !withFakes(t, nil, c.env...) {
+				return
+			}
+			s := twoLanes(c.steps...)
+			s.Flight, s.Lanes[1].FlightStream = newRing(t, "0", "1"), 3
+			if c.change != nil {
+				c.change(s)
+			}
+			if r := s.Run(); (r.Status != csrc.SeriesOK) != (c.env != nil) {
+				t.Fatalf("the series ends with %+v", r)
+			}
+			if d := cmp.Diff(c.want, flightKinds(ring(s.Flight.Snapshot()).entries(t))); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// TestSeriesFlightEventFails: an event of the ring that fails ends the series as any CUDA failure does.
+func TestSeriesFlightEventFails(t *testing.T) {
+	t.Parallel()
+	if !withFakes(t, nil, "FAKE_FAIL=cudaEventRecord=400") {
+		return
+	}
+	s := twoLanes(csrc.Step{Kind: csrc.StepAllReduce, Send: 1, Recv: 2, Lane: 1})
+	s.Flight = newRing(t, "0")
+	var err error
+	if s.Lanes[1].FlightEvents, err = csrc.NewFlightEvents(s.Flight, []uintptr{21}); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.Run(); r.Status != csrc.SeriesCUDA || r.Code != 400 || r.Lane != 1 || r.Phase != csrc.PhaseEnqueue {
+		t.Errorf("the series ends with %+v", r)
+	}
+}
+
+// BenchmarkSeriesFlight is the time of an 8-byte all_reduce with and without the ring, in turn; medians over series of 1000.
+func BenchmarkSeriesFlight(b *testing.B) {
+	if native() {
+		b.Skip("measures the host engine")
+	}
+	csrc.FillHost(4)
+	const iters = 1000
+	rings := []*csrc.Flight{newRing(b, "0"), newRing(b, "0")}
+	var id [csrc.UniqueIDBytes]byte
+	if code := csrc.NcclGetUniqueID(&id); code != 0 {
+		b.Fatal(code)
+	}
+	start := csrc.NewBarrier()
+	times := [2][]float64{}
+	var wg sync.WaitGroup
+	for r := range 2 {
+		wg.Go(func() {
+			runtime.LockOSThread()
+			m := &member{rank: r, world: 2}
+			if err := m.open(&id); err != nil {
+				b.Error(err)
+				return
+			}
+			last, err := m.recorded(rings[r], iters, 8)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			pool := last.Lanes[0].FlightEvents
+			for i := range 2 * b.N {
+				s := m.series(iters)
+				if i%2 == 1 {
+					s.Flight = rings[r]
+					s.Lanes[0].FlightEvents = pool
+				}
+				s.Steps[0].Count, s.Barrier, s.Parties = 2, start, 2
+				res := s.Run()
+				if res.Status != csrc.SeriesOK {
+					b.Errorf("the series ends with %+v", res)
+					return
+				}
+				if r == 0 {
+					times[i%2] = append(times[i%2], float64(res.DoneNS-res.StartNS)/iters)
+				}
+			}
+			if err := m.close(); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for i, name := range []string{"off-ns/op", "ring-ns/op"} {
+		slices.Sort(times[i])
+		b.ReportMetric(times[i][len(times[i])/2], name)
+	}
+	b.ReportMetric(0, "ns/op")
+}

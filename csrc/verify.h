@@ -74,7 +74,7 @@ typedef struct cp_check_result {
 
 #ifndef __CUDA__
 /* Host build of a kernel by its device name (cp_fill_input, cp_check,
- * cp_check_reset, cp_poison, cp_corrupt, cp_hash, cp_nan_scan), or null. params points to the
+ * cp_check_reset, cp_poison, cp_corrupt, cp_hash, cp_nan_scan, cp_busy), or null. params points to the
  * arguments as cuLaunchKernel's kernelParams does; the call does all the work
  * in the calling thread. */
 void (*cp_host_kernel(const char *name))(void **params);

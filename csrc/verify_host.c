@@ -1,4 +1,5 @@
 /* Host build of the kernels, for the host engine and for diagnosis. */
+#include "busy.h"
 #include "verify_kernels.h"
 
 #include <string.h>
@@ -73,6 +74,7 @@ static const struct kernel *findKernel(const char *name)
 	    {"cp_corrupt", 3, launchCorrupt, 0},
 	    {"cp_hash", 5, launchHash, 0},
 	    {"cp_nan_scan", 5, launchNanScan, 0},
+	    {"cp_busy", 2, cp_host_launch_busy, 0},
 	};
 	unsigned i;
 	for (i = 0; i < sizeof table / sizeof *table; i++)

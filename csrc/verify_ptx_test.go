@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// generateCommand is the command that verify_embed.go's go:generate line runs, so that the test and the line cannot differ.
-func generateCommand(t *testing.T) []string {
+// generateCommand is the command that a file's go:generate line runs, so that the test and the line cannot differ.
+func generateCommand(t *testing.T, file string) []string {
 	t.Helper()
-	text, err := os.ReadFile("verify_embed.go")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,20 +22,26 @@ func generateCommand(t *testing.T) []string {
 			return strings.Fields(rest)
 		}
 	}
-	t.Fatal("verify_embed.go has no go:generate line")
+	t.Fatal(file + " has no go:generate line")
 	return nil
 }
 
 func TestPTXIsCurrent(t *testing.T) {
-	command := generateCommand(t)
+	for _, c := range []struct{ from, to, embedded string }{{"verify_embed.go", "verify.ptx", verifyPTX}, {"busy.go", "busy.ptx", busyPTX}} {
+		t.Run(c.to, func(t *testing.T) { ptxIsCurrent(t, c.from, c.to, c.embedded) })
+	}
+}
+
+func ptxIsCurrent(t *testing.T, from, to, embedded string) {
+	command := generateCommand(t, from)
 	if _, err := exec.LookPath(command[0]); err != nil {
 		if os.Getenv("CI") == "true" {
-			t.Fatalf("%s is needed to check verify.ptx: %v", command[0], err)
+			t.Fatalf("%s is needed to check %s: %v", command[0], to, err)
 		}
-		t.Skipf("%s is not installed, cannot rebuild verify.ptx: %v", command[0], err)
+		t.Skipf("%s is not installed, cannot rebuild %s: %v", command[0], to, err)
 	}
-	fresh := filepath.Join(t.TempDir(), "verify.ptx")
-	if last := len(command) - 1; command[last] != "verify.ptx" {
+	fresh := filepath.Join(t.TempDir(), to)
+	if last := len(command) - 1; command[last] != to {
 		t.Fatalf("the go:generate line does not end with its output: %q", command)
 	}
 	command[len(command)-1] = fresh
@@ -46,18 +52,24 @@ func TestPTXIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if verifyPTX != string(got) {
-		t.Error("verify.ptx is not what its sources give: run go generate in csrc")
+	if embedded != string(got) {
+		t.Errorf("%s is not what its sources give: run go generate in csrc", to)
 	}
 }
 
 // The device and the host build have the same kernels, and the device's take as many arguments as the launches here pass.
 func TestPTXHasTheKernels(t *testing.T) {
-	ptx := VerifyPTX()
+	ptxHasTheKernels(t, VerifyPTX(), map[string]int{
+		"cp_fill_input": 8, "cp_check": 9, "cp_check_reset": 1, "cp_poison": 3, "cp_corrupt": 3, "cp_hash": 5, "cp_nan_scan": 5,
+	})
+	ptxHasTheKernels(t, BusyPTX(), map[string]int{"cp_busy": 2})
+}
+
+func ptxHasTheKernels(t *testing.T, ptx []byte, params map[string]int) {
+	t.Helper()
 	if len(ptx) == 0 || ptx[len(ptx)-1] != 0 || bytes.IndexByte(ptx, 0) != len(ptx)-1 {
 		t.Error("the PTX does not end with its only NUL")
 	}
-	params := map[string]int{"cp_fill_input": 8, "cp_check": 9, "cp_check_reset": 1, "cp_poison": 3, "cp_corrupt": 3, "cp_hash": 5, "cp_nan_scan": 5}
 	for _, m := range regexp.MustCompile(`(?s)\.entry (\w+)\((.*?)\n\)`).FindAllSubmatch(ptx, -1) {
 		name := string(m[1])
 		if got := bytes.Count(m[2], []byte(".param ")); got != params[name] {

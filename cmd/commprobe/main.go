@@ -68,7 +68,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 		ExitErrHandler: func(*cli.Context, error) {}, // run decides
 		OnUsageError:   func(_ *cli.Context, err error, _ bool) error { return &exitError{bench.ExitUsage, err} },
 		Flags:          globalFlags(),
-		Commands:       []*cli.Command{sweepCommand(), plotCommand(), envCommand(), logCommand(), versionCommand(), workerCommand()},
+		Commands:       []*cli.Command{sweepCommand(), plotCommand(), envCommand(), logCommand(), hangCommand(), versionCommand(), workerCommand(), hangRankCommand()},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
 				return usage("unknown command %q; commprobe --help lists them", c.Args().First())

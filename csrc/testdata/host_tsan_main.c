@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,6 +117,7 @@ static void child(rank_arg a) {
   int files = open_files();
   cp_host_fill(&cp_cudart, &cp_cudrv, &cp_nccl, 8);
   OK(cp_cuModuleLoadData(&module, "any"));
+  OK(cp_cudaSetDevice(a.rank % 8)); // two ranks of a host may not share one
   a.fn(a.rank, a.n);
   OK(cp_cuModuleUnload(module));
   int64_t until = now_ms() + 5000;
@@ -600,7 +602,8 @@ static void hung_destroy(int rank, int n) {
   OK(cp_cudaFree(x));
 }
 
-// Counts that differ: the larger waits for bytes that never come; one more call that happens to supply them ends the wait, wrongly.
+// Counts that differ. What a receiver does not take is dropped, so that the next call is right again; one that wants more waits for bytes that
+// never come, whatever is sent by later calls.
 static void mismatch(int rank, int n) {
   cp_comm comm;
   cp_stream s;
@@ -609,19 +612,48 @@ static void mismatch(int rank, int n) {
   OK(cp_ncclCommInitRank(&comm, n, shared->id, rank));
   OK(cp_cudaStreamCreateWithFlags(&s, 0));
   OK(cp_cudaMalloc((void **)&x, 4 << 20));
-  for (int i = 0; i < 1 << 20; i++) x[i] = rank + 1;
-  if (rank == 0) OK(cp_ncclBroadcast(x, x, 1000, CP_INT32, 0, comm, s));
-  else {
-    OK(cp_ncclBroadcast(x, x, 1500, CP_INT32, 0, comm, s));
-    CHECK(busy_for(s, 200));
+  for (int round = 0; round < 4; round++) {
+    size_t mine = rank == 0 && round % 2 == 0 ? 1500 : 1000;
+    for (int i = 0; i < 1 << 20; i++) x[i] = rank * 100 + round + 1;
+    OK(cp_ncclBroadcast(x, x, mine, CP_INT32, 0, comm, s));
+    OK(cp_cudaStreamSynchronize(s));
+    CHECK(rank == 0 || (x[0] == round + 1 && x[999] == round + 1 && x[1000] == 100 + round + 1));
+    if (rank == 0) OK(cp_ncclSend(x, mine, CP_INT32, 1, comm, s));
+    else OK(cp_ncclRecv(x + 2000, 1000, CP_INT32, 0, comm, s));
+    OK(cp_cudaStreamSynchronize(s));
+    CHECK(rank == 0 || (x[2000] == round + 1 && x[2999] == round + 1 && x[3000] == 100 + round + 1));
+    barrier(0, n);
   }
-  barrier(0, n);
-  if (rank == 0) OK(cp_ncclBroadcast(x, x, 1000, CP_INT32, 0, comm, s)); // half of it is leftover
-  OK(cp_cudaStreamSynchronize(s));
-  CHECK(rank == 0 || x[1499] == 1);
-  OK(cp_ncclAllReduce(x, x, rank == 0 ? 1 << 20 : 1 << 10, CP_INT32, CP_SUM, comm, s));
-  if (rank == 0) CHECK(busy_for(s, 200));
+  if (rank == 0) {
+    OK(cp_ncclSend(x, 1000, CP_INT32, 1, comm, s));
+    OK(cp_ncclSend(x, 1000, CP_INT32, 1, comm, s));
+    OK(cp_ncclBroadcast(x, x, 1000, CP_INT32, 0, comm, s));
+    OK(cp_cudaStreamSynchronize(s));
+  } else {
+    OK(cp_ncclRecv(x, 1500, CP_INT32, 0, comm, s));
+    CHECK(busy_for(s, 300));
+  }
   barrier(1, n);
+  OK(cp_ncclCommAbort(comm));
+  OK(cp_cudaStreamSynchronize(s));
+  OK(cp_cudaStreamDestroy(s));
+  OK(cp_cudaFree(x));
+}
+
+// The same of a collective that gets too little.
+static void shortfall(int rank, int n) {
+  cp_comm comm;
+  cp_stream s;
+  int32_t *x;
+  get_id(rank);
+  OK(cp_ncclCommInitRank(&comm, n, shared->id, rank));
+  OK(cp_cudaStreamCreateWithFlags(&s, 0));
+  OK(cp_cudaMalloc((void **)&x, 4 << 20));
+  OK(cp_ncclBroadcast(x, x, rank == 0 ? 1000 : 1500, CP_INT32, 0, comm, s));
+  OK(cp_ncclBroadcast(x, x, 1000, CP_INT32, 0, comm, s));
+  if (rank == 0) OK(cp_cudaStreamSynchronize(s));
+  else CHECK(busy_for(s, 300));
+  barrier(0, n);
   OK(cp_ncclCommAbort(comm));
   OK(cp_cudaStreamSynchronize(s));
   OK(cp_cudaStreamDestroy(s));
@@ -1104,6 +1136,45 @@ static void bench(int rank, int n) {
   OK(cp_cudaFree(y));
 }
 
+// ---- devices of a host ----
+
+static void shared_device(int rank, int n) { // two processes, and both choose device 5
+  cp_comm comm = NULL;
+  OK(cp_cudaSetDevice(5));
+  get_id(rank);
+  CHECK(cp_ncclCommInitRank(&comm, n, shared->id, rank) == CP_NCCL_INVALID_USAGE && comm == NULL);
+  CHECK(strstr(cp_ncclGetLastErrorText(), "ranks 0 and 1 both use virtual device 5 of one host") != NULL);
+}
+
+static void other_hosts(int rank, int n) { // the same, but they say that they are on different hosts
+  cp_comm comm = NULL;
+  char name[16];
+  int x = rank + 1;
+  snprintf(name, sizeof name, "host%d", rank);
+  OK(setenv("NCCL_HOSTID", name, 1));
+  OK(cp_cudaSetDevice(5));
+  get_id(rank);
+  OK(cp_ncclCommInitRank(&comm, n, shared->id, rank));
+  OK(cp_ncclAllReduce(&x, &x, 1, CP_INT32, CP_SUM, comm, NULL));
+  OK(cp_cudaStreamSynchronize(NULL));
+  CHECK(x == n * (n + 1) / 2);
+  OK(cp_ncclCommDestroy(comm));
+}
+
+static void machines(int rank, int n) {
+  (void)rank, (void)n;
+  uint64_t here = cp_host_machine();
+  CHECK(here != 0 && here == cp_host_machine());
+  OK(setenv("NCCL_HOSTID", "a", 1));
+  uint64_t a = cp_host_machine();
+  OK(setenv("NCCL_HOSTID", "b", 1));
+  CHECK(a != here && a != 0 && cp_host_machine() != a && cp_host_machine() != here);
+  OK(setenv("NCCL_HOSTID", "", 1));
+  CHECK(cp_host_machine() == here);
+  if (unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0) CHECK(cp_host_machine() != here); // another network namespace is another host
+  else printf("network namespaces: not tried: %s\n", strerror(errno));
+}
+
 int main(int argc, char **argv) {
   const char *only = argc > 1 ? argv[1] : NULL;
   int bad = 0;
@@ -1121,11 +1192,15 @@ int main(int argc, char **argv) {
   bad |= run("hung abort", only, 2, hung_abort, 20000);
   bad |= run("hung destroy", only, 2, hung_destroy, 20000);
   bad |= run("mismatch", only, 2, mismatch, 20000);
+  bad |= run("shortfall", only, 2, shortfall, 20000);
   bad |= run("dead peer", only, 3, dead_peer, 20000);
   bad |= run("background", only, 4, background, 20000);
   bad |= run("missing rank", only, 1, missing_rank, 20000);
   bad |= run("strangers", only, 2, strangers, 20000);
   bad |= run("refusals", only, 1, refusals, 20000);
+  bad |= run("shared device", only, 2, shared_device, 20000);
+  bad |= run("other hosts", only, 2, other_hosts, 20000);
+  bad |= run("machines", only, 1, machines, 20000);
   bad |= run("short lives", only, 3, short_lives, 20000);
   return bad;
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,6 +36,9 @@ const (
 type Worker struct {
 	Ranks []int
 	Env   []string // "KEY=value", on top of Spec.Env
+
+	// Through is a command that becomes the worker by exec, keeping its process id and open files, such as nsenter with its flags; nil: none.
+	Through []string
 }
 
 // Spec says what [Start] starts.
@@ -179,7 +183,8 @@ func (g *Group) startChildren(spec Spec, alive *os.File) error {
 func (g *Group) startChild(spec Spec, i int, alive *os.File) (*child, error) {
 	w := spec.Workers[i]
 	c := &child{index: i, worker: w, ended: make(chan struct{})}
-	cmd := exec.Command(spec.Path, spec.Args...)
+	argv := slices.Concat(w.Through, []string{spec.Path}, spec.Args)
+	cmd := exec.Command(argv[0], argv[1:]...)
 	env := spec.Env
 	if env == nil {
 		env = os.Environ()
