@@ -31,7 +31,7 @@ demo: build
 	@echo && echo "Written:" && ls -sh1 out/demo.json out/demo.csv out/demo.png
 
 ## test       every test of this machine: vet, format, race detector, and the packages without cgo once more without it
-test: THINGS += tsan setarch clang-16 pip
+test: THINGS += tsan setarch clang-16 pip ip
 test: need vet
 	@test -n "$(NO_CGO)"
 	CGO_ENABLED=0 $(GO) test $(NO_CGO)

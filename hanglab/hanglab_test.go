@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -406,4 +407,69 @@ func TestSocket(t *testing.T) {
 	if err := errors.Join(thread.Do(ctx, r.recorder.close), thread.Close(ctx)); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestGuardEndsAStuckWatchdog: a watchdog that does not come round is noticed, the rank's record is written without it, and the process is told to end.
+func TestGuardEndsAStuckWatchdog(t *testing.T) {
+	dir := t.TempDir()
+	var b lockedBuffer
+	r := &rank{id: 0, world: 2, plan: &Plan{Scenario: "stuck", World: 2, Rings: dir, Dir: dir, Entries: 64, Heartbeat: 400 * time.Millisecond, Mode: 1}, ctx: t.Context(), out: &b}
+	thread, err := cuda.NewThread(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := thread.Do(t.Context(), r.openRing); err != nil {
+		t.Fatal(err)
+	}
+	r.recorder.addGroup("0", "default_pg", []int{0, 1})
+	if r.watcher, err = newWatcher(r); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan struct{})
+	go func() { defer close(done); r.watcher.guard(ctx) }() // and no loop beats
+	select {
+	case e := <-r.watcher.ended:
+		if e.Clean || e.Reason.Kind != "watchdog" {
+			t.Errorf("ended with %+v", e)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the monitor did nothing")
+	}
+	f, err := os.Open(filepath.Join(dir, "trace_0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := evidence.ReadFlight(f, "trace_0"); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(b.String(), "kind=watchdog_hang") {
+		t.Errorf("the log does not say it: %s", b.String())
+	}
+	stop()
+	<-done
+	ctx = context.Background()
+	if err := errors.Join(thread.Do(ctx, r.recorder.close), thread.Close(ctx)); err != nil {
+		t.Error(err)
+	}
+}
+
+// lockedBuffer is a buffer that several goroutines write to.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

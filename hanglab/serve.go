@@ -29,30 +29,37 @@ func (w *watcher) guard(ctx context.Context) {
 	t := time.NewTicker(min(250*time.Millisecond, w.plan.Heartbeat/4))
 	defer t.Stop()
 	m.Step(now(), watch.Tick{})
+	last := w.beat.Load()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
 		}
-		m.Step(time.Duration(w.beat.Load()), watch.Beat{})
-		for _, a := range m.Step(now(), watch.Tick{}) {
-			switch a := a.(type) {
-			case watch.Report:
-				w.report(a)
-			case watch.Dump:
-				err := w.dump(string(a.Reason.Kind))
-				e := watch.Event(watch.DumpDone{})
-				if err != nil {
-					e = watch.DumpFailed{Text: err.Error()}
-				}
-				for _, b := range m.Step(now(), e) {
-					w.do(b)
-				}
-			default:
-				w.do(a)
-			}
+		var acts []watch.Action
+		if b := w.beat.Load(); b != last {
+			last = b
+			acts = m.Step(time.Duration(b), watch.Beat{})
 		}
+		for _, a := range append(acts, m.Step(now(), watch.Tick{})...) {
+			w.guardDoes(m, a)
+		}
+	}
+}
+
+// guardDoes carries out what the monitor wants. Its dump is made here and now: there is nobody else.
+func (w *watcher) guardDoes(m *watch.Monitor, a watch.Action) {
+	d, ok := a.(watch.Dump)
+	if !ok {
+		w.do(a)
+		return
+	}
+	e := watch.Event(watch.DumpDone{})
+	if err := w.dump(string(d.Reason.Kind)); err != nil {
+		e = watch.DumpFailed{Text: err.Error()}
+	}
+	for _, next := range m.Step(now(), e) {
+		w.do(next)
 	}
 }
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # need.sh THING... makes sure that the build tools named are here, and installs what is missing from the distribution (Debian, Ubuntu).
 # It looks at what works, not at what is installed, and touches apt only if something is missing.
-# Things: make cc tsan setarch must be there in the end; certs clang-16 pip are told about and left out if they cannot be had.
+# Things: make cc tsan setarch must be there in the end; certs clang-16 pip ip are told about and left out if they cannot be had.
 set -u
 
 have() {
@@ -12,6 +12,7 @@ have() {
 	tsan) compiles -pthread -fsanitize=thread ;;
 	setarch) command -v setarch ;;
 	clang-16) command -v clang-16 ;;
+	ip) command -v ip ;;
 	pip) python3 -m pip --version || pip3 --version || pip --version ;;
 	certs) # Where Go looks. It fetches modules by itself, but brings no certificates.
 		for f in "${SSL_CERT_FILE:-}" /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem \
@@ -34,6 +35,7 @@ packages() {
 	setarch) echo util-linux ;;
 	pip) echo python3 python3-pip ;;
 	certs) echo ca-certificates ;;
+	ip) echo iproute2 ;;
 	*) echo "$1" ;;
 	esac
 }
