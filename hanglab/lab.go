@@ -12,9 +12,9 @@ import (
 	"github.com/commprobe/commprobe/nccl"
 )
 
-// Laboratory sizes: step s works on (s+1) * Unit floats, so that every step's size is its own; with constant sizes all have Unit.
+// Laboratory sizes: step s works on (s+1) * unit floats, so that every step's size is its own; with constant sizes all have one unit.
 const (
-	Unit         = 64 << 10
+	DefaultUnit  = 64 << 10
 	DefaultSteps = 8
 )
 
@@ -57,9 +57,9 @@ func (l *lab) odd() bool { return l.id == l.plan.Rank }
 // count is the number of floats of step s.
 func (l *lab) count(s int) int {
 	if l.plan.Constant || l.scenario.Constant {
-		return Unit
+		return l.plan.Unit
 	}
-	return (s + 1) * Unit
+	return (s + 1) * l.plan.Unit
 }
 
 // run is the rank's whole program. It returns when everything is done, or with what kept it from that.
@@ -101,7 +101,7 @@ func (l *lab) one(s int) error {
 func (l *lab) setUp() error {
 	l.phase("allocating buffers")
 	// The widest call is an all_gather of a step's size, or what the scenario needs.
-	l.elements = max(2*l.plan.Steps*Unit+1024, l.scenario.Elements)
+	l.elements = max(2*l.plan.Steps*l.plan.Unit+1024, l.scenario.Elements)
 	for _, p := range []*cuda.DevicePtr{&l.send, &l.recv} {
 		var err error
 		if *p, err = cuda.Malloc(int64(l.elements) * 4); err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -60,19 +61,21 @@ func (o Outcome) Exit() int {
 
 // Report is what a run did. Times are seconds; -1 where there is no such time.
 type Report struct {
-	Scenario string  `json:"scenario"`
-	Class    string  `json:"class"` // the verdict that the planted fault deserves
-	Engine   string  `json:"engine"`
-	Library  string  `json:"library"`
-	World    int     `json:"world"`
-	Rank     int     `json:"rank"`
-	Step     int     `json:"step"`
-	Constant bool    `json:"constant"`
-	Checks   bool    `json:"check_calls"`
-	Mode     int     `json:"mode"`
-	OpS      float64 `json:"op_timeout_s"`
-	InitS    float64 `json:"init_timeout_s"`
-	Dir      string  `json:"dir"`
+	Scenario string   `json:"scenario"`
+	Class    string   `json:"class"` // the verdict that the planted fault deserves
+	Engine   string   `json:"engine"`
+	Library  string   `json:"library"`
+	World    int      `json:"world"`
+	Rank     int      `json:"rank"`
+	Step     int      `json:"step"`
+	Unit     int      `json:"unit"` // elements of step 0
+	Constant bool     `json:"constant"`
+	Checks   bool     `json:"check_calls"`
+	Mode     int      `json:"mode"`
+	OpS      float64  `json:"op_timeout_s"`
+	InitS    float64  `json:"init_timeout_s"`
+	Dir      string   `json:"dir"`
+	Env      []string `json:"env,omitempty"` // NCCL's variables that were set
 
 	Outcome Outcome `json:"outcome"`
 	Exit    int     `json:"exit"`
@@ -130,9 +133,14 @@ type CheckCost struct {
 
 func newReport(p *Plan, sc Scenario) *Report {
 	r := &Report{
-		Scenario: sc.Name, Class: sc.Class, Engine: p.Engine, World: p.World, Rank: p.Rank, Step: p.Step, Constant: p.Constant || sc.Constant,
+		Scenario: sc.Name, Class: sc.Class, Engine: p.Engine, World: p.World, Rank: p.Rank, Step: p.Step, Unit: p.Unit, Constant: p.Constant || sc.Constant,
 		Checks: p.CheckCalls, Mode: int(p.Mode), OpS: p.Op.Seconds(), InitS: p.Init.Seconds(), Dir: p.Dir, DetectedS: -1, LateS: -1, DumpsS: -1, EndedS: -1,
 		Ranks: make([]RankReport, p.World),
+	}
+	for _, kv := range os.Environ() {
+		if strings.HasPrefix(kv, "NCCL_") {
+			r.Env = append(r.Env, kv)
+		}
 	}
 	for i := range r.Ranks {
 		r.Ranks[i].Rank = i

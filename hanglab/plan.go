@@ -18,6 +18,7 @@ type Plan struct {
 	Rank       int // the odd one
 	Step       int // the step of the fault
 	Steps      int
+	Unit       int  // elements of step 0
 	Constant   bool // all steps have one size
 	CheckCalls bool // fingerprints are compared before each collective
 	Mode       watch.Mode
@@ -47,6 +48,8 @@ func (p *Plan) Validate() error {
 		return fmt.Errorf("--steps %d: use 2 to 64", p.Steps)
 	case p.Step < 0 || p.Step >= p.Steps:
 		return fmt.Errorf("--step %d: there are steps 0 to %d", p.Step, p.Steps-1)
+	case p.Unit < 16 || p.Unit > 64<<20:
+		return fmt.Errorf("--unit %d: use 16 to 67108864 elements", p.Unit)
 	case p.Op < 100*time.Millisecond:
 		return fmt.Errorf("-T %v: a deadline below 0.1 s ends healthy runs too", p.Op)
 	case p.Op > time.Hour:

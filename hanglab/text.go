@@ -33,8 +33,8 @@ func NewTable(w io.Writer, p *Plan) *Table {
 	if p.Constant {
 		sizes = "constant"
 	}
-	fmt.Fprintf(w, "%s engine, %d ranks, rank %d odd in step %d of %d, %s sizes, deadline %v (making a communicator %v), mode %d (%v)\n\n",
-		p.Engine, p.World, p.Rank, p.Step, p.Steps, sizes, p.Op, p.Init, p.Mode, p.Mode)
+	fmt.Fprintf(w, "%s engine, %d ranks, rank %d odd in step %d of %d, %s sizes from %d floats, deadline %v (making a communicator %v), mode %d (%v)\n\n",
+		p.Engine, p.World, p.Rank, p.Step, p.Steps, sizes, p.Unit, p.Op, p.Init, p.Mode, p.Mode)
 	fmt.Fprintf(w, tableForm, "scenario", "outcome", "caught", "dumped", "ended", "what happened")
 	fmt.Fprintf(w, tableForm, "", "", "after s", "after s", "after s", "")
 	return &Table{w}

@@ -67,6 +67,7 @@ func hangCommand() *cli.Command {
 			&cli.IntFlag{Name: "rank", Value: -1, DefaultText: "the last", Usage: "the `RANK` that misbehaves"},
 			&cli.IntFlag{Name: "step", Value: 5, Usage: "the `STEP` of the fault"},
 			&cli.IntFlag{Name: "steps", Value: hanglab.DefaultSteps, Usage: "`N` steps in all"},
+			&cli.IntFlag{Name: "unit", Value: hanglab.DefaultUnit, Usage: "`N` floats in step 0; step s has s+1 times as many"},
 			&cli.BoolFlag{Name: "constant", Usage: "the same size in every step, instead of growing ones"},
 			&cli.BoolFlag{Name: "check-calls", Usage: "compare the ranks' calls before each collective; its cost is printed"},
 			&cli.IntFlag{Name: "mode", Value: int(watch.AbortAndExit), Usage: "what follows the dumps: `0` nothing, 1 abort and exit, 2 abort, 3 exit"},
@@ -206,7 +207,7 @@ func (j *hangJob) settle(c *cli.Context) error {
 	if !c.IsSet("rank") {
 		p.Rank = p.World - 1
 	}
-	p.Step, p.Steps, p.Constant, p.CheckCalls = c.Int("step"), c.Int("steps"), c.Bool("constant"), c.Bool("check-calls")
+	p.Step, p.Steps, p.Unit, p.Constant, p.CheckCalls = c.Int("step"), c.Int("steps"), c.Int("unit"), c.Bool("constant"), c.Bool("check-calls")
 	if !c.IsSet("step") && c.IsSet("steps") {
 		p.Step = min(p.Step, p.Steps-1)
 	}

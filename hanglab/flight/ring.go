@@ -142,6 +142,11 @@ func (b ringReader) text(at, n int) string {
 	return strings.ToValidUTF8(string(field), "\ufffd")
 }
 
+// RingBytes is the size of the file of a ring that is made for so many entries, whose number is rounded up to a power of two.
+func RingBytes(entries int) int64 {
+	return ringEntriesAt + ringEntryBytes<<bits.Len(uint(max(1, entries)-1))
+}
+
 // DecodeRing reads a ring as it was copied at any moment, for one from the file of a rank that is writing it. Records that were just being
 // written are left out and counted. Errors say what is wrong with bytes that are no ring.
 func DecodeRing(raw []byte) (*Ring, error) {
