@@ -70,7 +70,7 @@ func (l *lab) run() error {
 	for l.step = 0; l.step < l.plan.Steps; l.step++ {
 		l.mark("enter", "step", l.step)
 		l.phase("step %d", l.step)
-		if err := l.fill(max(2*l.count(l.step)+1024, l.scenario.Elements)); err != nil {
+		if err := l.fill(max(2*l.count(l.step)+1024, l.scenario.elements(l.world))); err != nil {
 			return fmt.Errorf("step %d: %w", l.step, err)
 		}
 		if err := l.one(l.step); err != nil {
@@ -101,7 +101,7 @@ func (l *lab) one(s int) error {
 func (l *lab) setUp() error {
 	l.phase("allocating buffers")
 	// The widest call is an all_gather of a step's size, or what the scenario needs.
-	l.elements = max(2*l.plan.Steps*l.plan.Unit+1024, l.scenario.Elements)
+	l.elements = max(2*l.plan.Steps*l.plan.Unit+1024, l.scenario.elements(l.world))
 	for _, p := range []*cuda.DevicePtr{&l.send, &l.recv} {
 		var err error
 		if *p, err = cuda.Malloc(int64(l.elements) * 4); err != nil {

@@ -264,7 +264,7 @@ func (r *rank) finish(err error) error {
 	if err == nil || errors.As(err, &e) {
 		return err
 	}
-	if errors.Is(err, errAborted) {
+	if errors.Is(err, errAborted) || errors.Is(err, nccl.ErrGone) {
 		select { // the watchdog's reason is the better one
 		case x := <-r.watcher.ended:
 			r.mark("exit", "code", x.Code, "clean", x.Clean)

@@ -18,16 +18,16 @@ type Scenario struct {
 	// AtEnd is done after the last step; nil: nothing.
 	AtEnd func(l *lab) error
 
-	Constant  bool // all steps have one size, whatever was asked for
-	Lazy      bool // communicators are made at their first use
-	MinWorld  int  // 2 if 0
-	HostOnly  bool // needs the host engine
-	Seconds   bool // needs a second communicator over all ranks from the start
-	SameGPU   bool // the odd rank takes its neighbour's device
-	Network   bool // ranks live in two network namespaces
-	Elements  int  // least number of elements of a buffer; 0: what the steps need
-	NaNs      bool // inputs are searched for NaN when a result has one
-	LargeOnly bool // large messages from the first step on: see sendrecv_large
+	Constant bool // all steps have one size, whatever was asked for
+	Lazy     bool // communicators are made at their first use
+	MinWorld int  // 2 if 0
+	HostOnly bool // needs the host engine
+	Seconds  bool // needs a second communicator over all ranks from the start
+	SameGPU  bool // the odd rank takes its neighbour's device
+	Network  bool // ranks live in two network namespaces
+	Elements int  // least number of elements of a buffer; 0: what the steps need
+	Shared   bool // Elements is for four ranks, and goes down with more of them
+	NaNs     bool // inputs are searched for NaN when a result has one
 }
 
 // Scenarios lists what can be run, in the order in which they are shown.
@@ -36,6 +36,14 @@ func Scenarios() []Scenario {
 		control(), size(), dtype(), op(), order(), skip(), skipStop(), skipSame(), sendrecvSmall(), sendrecvLarge(), crossed(),
 		kill(), exit(), panics(), stuck(), stop(), gpuBusy(), lazySkip(), coldComm(), wrongDevice(), straggler(), netcut(), nan(), race(),
 	}
+}
+
+// elements is the least number of elements of a buffer in a job of that many ranks.
+func (s *Scenario) elements(world int) int {
+	if s.Shared {
+		return s.Elements * 4 / max(4, world)
+	}
+	return s.Elements
 }
 
 // aliases are other programs' names for the same.

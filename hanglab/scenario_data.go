@@ -20,9 +20,9 @@ func nan() Scenario {
 // race: the buffer belongs to NCCL until the stream has passed the operation.
 func race() Scenario {
 	return Scenario{
-		Name: "race", Class: "data_race", Line: "one rank overwrites its send buffer right after the call returned", Elements: 8 << 20,
+		Name: "race", Class: "data_race", Line: "one rank overwrites its send buffer right after the call returned", Elements: 8 << 20, Shared: true,
 		Fault: func(l *lab, s int, odd bool) error {
-			n := 8 << 20
+			n := l.scenario.elements(l.world) // large, so that it takes a while
 			if err := l.enqueue(l.comm, call{fn: fnAllReduce, count: n}); err != nil {
 				return err
 			}

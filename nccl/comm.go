@@ -49,6 +49,26 @@ func accepted(fn string, code int) error {
 	return check(fn, code)
 }
 
+// ErrGone says that the communicator was destroyed or aborted before.
+var ErrGone = errors.New("communicator was already destroyed or aborted")
+
+// accept makes a call on a communicator that may still be going on when it returns. What was destroyed or aborted is not handed to the library,
+// which would look into freed memory.
+func (c *Comm) accept(fn string, call func(h uintptr) int) error {
+	if c.gone.Load() {
+		return fmt.Errorf("%s: %w", fn, ErrGone)
+	}
+	return accepted(fn, call(c.Handle()))
+}
+
+// check is accept for calls that are complete when they return.
+func (c *Comm) check(fn string, call func(h uintptr) int) error {
+	if c.gone.Load() {
+		return fmt.Errorf("%s: %w", fn, ErrGone)
+	}
+	return check(fn, call(c.Handle()))
+}
+
 // InitRank joins rank of world to the communicator named by id, on the calling thread's device. A nil config means defaults. It blocks until
 // all ranks have joined, without a limit of its own; with a non-blocking config it returns at once and AsyncError tells how it stands.
 //
@@ -95,7 +115,7 @@ const NoColor = -1
 // Implements: ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 func (c *Comm) Split(color, key int, config *Config) (*Comm, error) {
 	out := &Comm{cell: csrc.NewCell()}
-	if err := accepted("ncclCommSplit", csrc.NcclCommSplit(c.Handle(), color, key, out.cell, config.raw())); err != nil {
+	if err := c.accept("ncclCommSplit", func(h uintptr) int { return csrc.NcclCommSplit(h, color, key, out.cell, config.raw()) }); err != nil {
 		return nil, err
 	}
 	if color == NoColor {
@@ -109,18 +129,15 @@ func (c *Comm) Split(color, key int, config *Config) (*Comm, error) {
 //
 // Implements: ncclResult_t ncclCommFinalize(ncclComm_t comm)
 func (c *Comm) Finalize() error {
-	return accepted("ncclCommFinalize", csrc.NcclCommFinalize(c.Handle()))
+	return c.accept("ncclCommFinalize", csrc.NcclCommFinalize)
 }
-
-// errGone says that the communicator was destroyed or aborted before.
-var errGone = errors.New("communicator was already destroyed or aborted")
 
 // Destroy ends the communicator in order. It is a collective act in effect: it may wait for other ranks. All of its work must be complete.
 //
 // Implements: ncclResult_t ncclCommDestroy(ncclComm_t comm)
 func (c *Comm) Destroy() error {
 	if c.gone.Swap(true) {
-		return fmt.Errorf("ncclCommDestroy: %w", errGone)
+		return fmt.Errorf("ncclCommDestroy: %w", ErrGone)
 	}
 	live.Add(-1)
 	return accepted("ncclCommDestroy", csrc.NcclCommDestroy(c.Handle()))
@@ -132,7 +149,7 @@ func (c *Comm) Destroy() error {
 // Implements: ncclResult_t ncclCommAbort(ncclComm_t comm)
 func (c *Comm) Abort() error {
 	if c.gone.Swap(true) {
-		return fmt.Errorf("ncclCommAbort: %w", errGone)
+		return fmt.Errorf("ncclCommAbort: %w", ErrGone)
 	}
 	live.Add(-1)
 	return accepted("ncclCommAbort", csrc.NcclCommAbort(c.Handle()))
@@ -143,7 +160,7 @@ func (c *Comm) Abort() error {
 // Implements: ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
 func (c *Comm) AsyncError() error {
 	var e int32
-	if err := check("ncclCommGetAsyncError", csrc.NcclCommGetAsyncError(c.Handle(), &e)); err != nil {
+	if err := c.check("ncclCommGetAsyncError", func(h uintptr) int { return csrc.NcclCommGetAsyncError(h, &e) }); err != nil {
 		return err
 	}
 	return check("asynchronous error", int(e))
@@ -154,7 +171,7 @@ func (c *Comm) AsyncError() error {
 // Implements: ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
 func (c *Comm) Size() (int, error) {
 	var n int32
-	err := check("ncclCommCount", csrc.NcclCommCount(c.Handle(), &n))
+	err := c.check("ncclCommCount", func(h uintptr) int { return csrc.NcclCommCount(h, &n) })
 	return int(n), err
 }
 
@@ -163,7 +180,7 @@ func (c *Comm) Size() (int, error) {
 // Implements: ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 func (c *Comm) Device() (int, error) {
 	var n int32
-	err := check("ncclCommCuDevice", csrc.NcclCommCuDevice(c.Handle(), &n))
+	err := c.check("ncclCommCuDevice", func(h uintptr) int { return csrc.NcclCommCuDevice(h, &n) })
 	return int(n), err
 }
 
@@ -172,7 +189,7 @@ func (c *Comm) Device() (int, error) {
 // Implements: ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
 func (c *Comm) Rank() (int, error) {
 	var n int32
-	err := check("ncclCommUserRank", csrc.NcclCommUserRank(c.Handle(), &n))
+	err := c.check("ncclCommUserRank", func(h uintptr) int { return csrc.NcclCommUserRank(h, &n) })
 	return int(n), err
 }
 
@@ -215,16 +232,16 @@ type Registration struct {
 //
 // Implements: ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle)
 func (c *Comm) Register(p cuda.DevicePtr, n int64) (Registration, error) {
-	var h uintptr
-	err := check("ncclCommRegister", csrc.NcclCommRegister(c.Handle(), uintptr(p), uintptr(n), &h))
-	return Registration{c, h}, err
+	var reg uintptr
+	err := c.check("ncclCommRegister", func(h uintptr) int { return csrc.NcclCommRegister(h, uintptr(p), uintptr(n), &reg) })
+	return Registration{c, reg}, err
 }
 
 // Deregister ends the registration.
 //
 // Implements: ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 func (r Registration) Deregister() error {
-	return check("ncclCommDeregister", csrc.NcclCommDeregister(r.c.Handle(), r.h))
+	return r.c.check("ncclCommDeregister", func(h uintptr) int { return csrc.NcclCommDeregister(h, r.h) })
 }
 
 // Window is a buffer registered as a memory window.
@@ -238,7 +255,9 @@ type Window struct {
 // Implements: ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)
 func (c *Comm) RegisterWindow(p cuda.DevicePtr, n int64, symmetric bool) (Window, error) {
 	w := Window{c, csrc.NewCell()}
-	err := accepted("ncclCommWindowRegister", csrc.NcclCommWindowRegister(c.Handle(), uintptr(p), uintptr(n), w.cell, boolInt(symmetric)))
+	err := c.accept("ncclCommWindowRegister", func(h uintptr) int {
+		return csrc.NcclCommWindowRegister(h, uintptr(p), uintptr(n), w.cell, boolInt(symmetric))
+	})
 	return w, err
 }
 
@@ -246,7 +265,7 @@ func (c *Comm) RegisterWindow(p cuda.DevicePtr, n int64, symmetric bool) (Window
 //
 // Implements: ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
 func (w Window) Deregister() error {
-	return check("ncclCommWindowDeregister", csrc.NcclCommWindowDeregister(w.c.Handle(), w.cell.Value()))
+	return w.c.check("ncclCommWindowDeregister", func(h uintptr) int { return csrc.NcclCommWindowDeregister(h, w.cell.Value()) })
 }
 
 // NewPreMulSum makes an operator that multiplies each rank's input by scalar (one element of t in its binary form, padded to 8 bytes) before
@@ -255,7 +274,7 @@ func (w Window) Deregister() error {
 // Implements: ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm)
 func (c *Comm) NewPreMulSum(scalar [8]byte, t DataType) (RedOp, error) {
 	var op int32
-	err := check("ncclRedOpCreatePreMulSum", csrc.NcclRedOpCreatePreMulSum(&op, &scalar, int(t), c.Handle()))
+	err := c.check("ncclRedOpCreatePreMulSum", func(h uintptr) int { return csrc.NcclRedOpCreatePreMulSum(&op, &scalar, int(t), h) })
 	return RedOp(op), err
 }
 
@@ -263,5 +282,5 @@ func (c *Comm) NewPreMulSum(scalar [8]byte, t DataType) (RedOp, error) {
 //
 // Implements: ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 func (c *Comm) DestroyOp(op RedOp) error {
-	return check("ncclRedOpDestroy", csrc.NcclRedOpDestroy(int(op), c.Handle()))
+	return c.check("ncclRedOpDestroy", func(h uintptr) int { return csrc.NcclRedOpDestroy(int(op), h) })
 }

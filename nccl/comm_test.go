@@ -823,3 +823,61 @@ func TestLibrary(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 }
+
+// TestNothingAfterTheEnd: an ended communicator refuses every call by itself; the library would look into freed memory.
+func TestNothingAfterTheEnd(t *testing.T) {
+	for _, end := range []string{"destroy", "abort"} {
+		together(t, world(t, 2), func(r *rank) error {
+			c, err := r.comm.Split(0, r.rank, nil)
+			if err != nil {
+				return err
+			}
+			buf, err := cuda.Malloc(1 << 12)
+			if err != nil {
+				return err
+			}
+			reg, err := c.Register(buf, 1<<12)
+			if err != nil {
+				return err
+			}
+			op, err := c.NewPreMulSum([8]byte{}, nccl.Float32)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(c.DestroyOp(op), reg.Deregister()); err != nil {
+				return err
+			}
+			if end == "destroy" {
+				err = c.Destroy()
+			} else {
+				err = c.Abort()
+			}
+			if err != nil {
+				return err
+			}
+			var none cuda.Stream
+			_, sizeErr := c.Size()
+			_, rankErr := c.Rank()
+			_, deviceErr := c.Device()
+			_, splitErr := c.Split(0, 0, nil)
+			_, opErr := c.NewPreMulSum([8]byte{}, nccl.Float32)
+			_, regErr := c.Register(buf, 1<<12)
+			_, winErr := c.RegisterWindow(buf, 1<<12, false)
+			for name, err := range map[string]error{
+				"all_reduce": c.AllReduce(buf, buf, 1, nccl.Float32, nccl.Sum, none), "broadcast": c.Broadcast(buf, buf, 1, nccl.Float32, 0, none),
+				"reduce": c.Reduce(buf, buf, 1, nccl.Float32, nccl.Sum, 0, none), "all_gather": c.AllGather(buf, buf, 1, nccl.Float32, none),
+				"reduce_scatter": c.ReduceScatter(buf, buf, 1, nccl.Float32, nccl.Sum, none), "send": c.Send(buf, 1, nccl.Float32, 0, none),
+				"recv": c.Recv(buf, 1, nccl.Float32, 0, none), "alltoall": c.AlltoAll(buf, buf, 1, nccl.Float32, none),
+				"gather": c.Gather(buf, buf, 1, nccl.Float32, 0, none), "scatter": c.Scatter(buf, buf, 1, nccl.Float32, 0, none),
+				"size": sizeErr, "rank": rankErr, "device": deviceErr, "split": splitErr, "new op": opErr, "destroy op": c.DestroyOp(op),
+				"register": regErr, "deregister": reg.Deregister(), "window": winErr, "asynchronous error": c.AsyncError(),
+				"finalize": c.Finalize(), "destroy": c.Destroy(), "abort": c.Abort(),
+			} {
+				if !errors.Is(err, nccl.ErrGone) {
+					return fmt.Errorf("%s after %s: %v", name, end, err)
+				}
+			}
+			return cuda.Free(buf)
+		})
+	}
+}
