@@ -143,7 +143,7 @@ uint64_t cp_flight_bytes(uint32_t entries);
 // Makes an empty ring in mapped memory. f is the caller's.
 void cp_flight_open(cp_flight *f, void *base, uint32_t entries);
 
-// Appends a record and answers its number. Any number of threads may append to one ring.
+// Appends a record and answers its number. Any number of threads may append to one ring, but to one group only one, as NCCL has it for communicators.
 uint64_t cp_flight_append(cp_flight *f, const cp_flight_record *r);
 
 // The same record n times, for measuring.

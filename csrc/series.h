@@ -127,6 +127,8 @@ typedef struct {
   int32_t cpu;  // processor at the end
   int32_t pad;
   int64_t polled_ns; // when the flight events were last looked at
+  int64_t noted_ns;  // the clock as it was at the time stamp counter's
+  uint64_t noted_at;
 } cp_series;
 
 // Waits at the barrier, then calls every step iters times, then waits for every lane's stream. Blocks until done, deadline or abort.
