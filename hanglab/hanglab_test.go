@@ -268,6 +268,48 @@ func await(t *testing.T, r *recorder, n int) {
 	}
 }
 
+// TestRecorderSeesACallThatDoesNotReturn: NCCL may make connections inside the call and wait there for a peer that does not come.
+func TestRecorderSeesACallThatDoesNotReturn(t *testing.T) {
+	r, thread, path := recorded(t, 64)
+	g := r.addGroup("0", "default_pg", []int{0, 1})
+	err := thread.Do(t.Context(), func() error {
+		s, err := cuda.NewStream()
+		if err != nil {
+			return err
+		}
+		// An earlier operation has used all events, so that each has been done once.
+		for range openOps + 1 {
+			op, err := r.begin(g, call{fn: fnAllReduce, count: 1}, 2, s, time.Second)
+			if err := errors.Join(err, r.end(g, op, s), s.Synchronize()); err != nil {
+				return err
+			}
+			await(t, r, 2)
+		}
+		op, err := r.begin(g, call{fn: fnBroadcast, count: 10}, 2, s, time.Second)
+		if err != nil {
+			return err
+		}
+		if err := s.Synchronize(); err != nil {
+			return err
+		}
+		fresh, changes, err := r.poll()
+		if err != nil || len(fresh) != 1 || fresh[0].call.fn != fnBroadcast || len(changes) != 1 || !changes[0].started {
+			t.Errorf("within the call: new %+v, changes %+v, %v", fresh, changes, err)
+		}
+		if d, _, err := readRing(path); err != nil || d.Entries[len(d.Entries)-1].State == flight.Completed {
+			t.Errorf("within the call the record is complete, %v", err)
+		}
+		if err := errors.Join(r.end(g, op, s), s.Synchronize()); err != nil {
+			return err
+		}
+		await(t, r, 1)
+		return s.Destroy()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestRecorderBeyondItsEvents: more operations than events are recorded all the same, and complete with those after them.
 func TestRecorderBeyondItsEvents(t *testing.T) {
 	r, thread, path := recorded(t, 1024)

@@ -50,7 +50,8 @@ type opRecord struct {
 	call    call
 	created time.Duration
 	started bool
-	events  int // place of its events, -1: none
+	made    bool // the call has returned: only then does its end event stand for it
+	events  int  // place of its events, -1: none
 }
 
 // change is what a poll found out about an operation.
@@ -127,10 +128,14 @@ func (r *recorder) begin(g *group, c call, world int, s cuda.Stream, timeout tim
 		P2P: c.fn.p2p(), Bounded: op.events < 0, Count: uint64(c.count), Peer: int32(c.peer), InCount: uint64(in), OutCount: uint64(out),
 		CreatedNs: int64(op.created), TimeoutNs: int64(timeout), Stream: g.index,
 	})
-	if op.events < 0 {
-		return op, nil
+	var err error
+	if op.events >= 0 {
+		err = r.events[op.events][0].Record(s)
 	}
-	return op, r.events[op.events][0].Record(s)
+	// Known from now on: the call may hang inside the library, while it makes connections, and never return.
+	g.open = append(g.open, op)
+	r.fresh = append(r.fresh, op)
+	return op, err
 }
 
 // end records that the call has returned: everything that it queued lies before the stream's present end.
@@ -141,8 +146,12 @@ func (r *recorder) end(g *group, op opRecord, s cuda.Stream) error {
 	if op.events >= 0 {
 		err = r.events[op.events][1].Record(s)
 	}
-	g.open = append(g.open, op)
-	r.fresh = append(r.fresh, op)
+	for i := len(g.open) - 1; i >= 0; i-- { // it is the last, unless it was given up
+		if g.open[i].id == op.id {
+			g.open[i].made = true
+			break
+		}
+	}
 	return err
 }
 
@@ -181,6 +190,9 @@ func (r *recorder) pollGroup(g *group, changes *[]change) error {
 			at := now()
 			r.ring.Start(op.id, int64(at))
 			*changes = append(*changes, change{*op, at, true})
+		}
+		if !op.made {
+			break
 		}
 		ok, err := r.events[op.events][1].Done()
 		if err != nil || !ok {
