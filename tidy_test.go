@@ -46,7 +46,7 @@ var rooms = map[string]room{
 	"internal/launch":    {noCgo: true, may: []string{"internal/bootstrap"}},
 	"internal/topo":      {},
 	"internal/bindtest":  {noCgo: true}, // for tests
-	"bench":              {may: []string{"csrc", "cuda", "nccl", "internal/*", "bench/result", "bench/stat"}},
+	"bench":              {may: []string{"csrc", "cuda", "nccl", "internal/*", "bench/result", "bench/stat", "hanglab/flight"}},
 	"bench/result":       {noCgo: true},
 	"bench/stat":         {noCgo: true, may: []string{"bench/result"}},
 	"bench/costmodel":    {noCgo: true},
@@ -57,6 +57,7 @@ var rooms = map[string]room{
 	"hanglab/timeline":   {noCgo: true},
 	"hanglab/pages":      {noCgo: true},
 	"hanglab/evidence":   {noCgo: true, may: []string{"nccl/ncclog", "nccl/ras", "hanglab/flight"}},
+	"hanglab/live":       {noCgo: true, may: []string{"hanglab/evidence", "hanglab/flight", "nccl/ras", "internal/*"}},
 	"hanglab/diagnose":   {noCgo: true, may: []string{"hanglab/evidence"}},
 	"cmd/commprobe":      {may: []string{"*"}},
 }

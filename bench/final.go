@@ -45,7 +45,7 @@ func (o *oneRun) finalPlan() (finalMsg, error) {
 		o.out.Notes = append(o.out.Notes, result.Note{Severity: "info", Text: "in-place of an exchange (alltoall, alltoallv, sendrecv, pairwise, bisection): input and result side by side in one buffer; NCCL promises nothing for an exchange through the same place"})
 	}
 	skipped = slices.Concat(skipped, refused, o.plan.leftOut(steps))
-	msg := finalMsg{Plan: o.plan, Drivers: map[string]int{}, First: map[string]int{}, Job: o.job}
+	msg := finalMsg{Plan: o.plan, Drivers: map[string]int{}, First: map[string]int{}, Job: o.job, TakesRings: o.s.Start != nil}
 	for r, rep := range o.reports {
 		msg.Drivers[rep.HostKey] += rep.Drivers
 		if _, ok := msg.First[rep.HostKey]; !ok {

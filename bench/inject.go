@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"slices"
 
 	"github.com/commprobe/commprobe/bench/result"
 	"github.com/commprobe/commprobe/cuda"
@@ -58,6 +59,11 @@ func (h *half) plantResult(place int64) error {
 		}
 	}
 	return nil
+}
+
+// lags tells whether the plan wants a rank of this driver to leave an operation out.
+func (h *half) lags() bool {
+	return h.t.plan.Inject.Hang && slices.ContainsFunc(h.ms, func(m member) bool { return h.t.victim(m.world, true) == m.at })
 }
 
 // flip changes a bit of the element in the middle of a member's result, if the member is the victim.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,7 @@ type lane struct {
 	filled       string                       // what the send buffer holds, so that it is not filled twice
 	mulsum       map[nccl.DataType]nccl.RedOp // operators made for this communicator
 	unregister   []func() error
+	record       laneRecord
 	free         [3]int64 // bytes free on the device before initialisation, after it, and with buffers; 0: not asked for
 }
 
@@ -43,7 +45,8 @@ type driver struct {
 	barrier *csrc.Barrier
 	parties int
 	timeout time.Duration
-	quiet   *quiet // nil: stay where the system puts the thread
+	quiet   *quiet    // nil: stay where the system puts the thread
+	rec     *recorder // nil: nothing is recorded
 }
 
 // quiet is what a driver knows in its search for a core with a quiet neighbour.
@@ -306,7 +309,7 @@ func (l *lane) close() error {
 	for _, op := range l.mulsum {
 		errs = append(errs, l.comm.Load().DestroyOp(op))
 	}
-	for _, e := range l.events {
+	for _, e := range slices.Concat(l.events, l.record.events) {
 		errs = append(errs, e.Destroy())
 	}
 	if l.check != nil {
@@ -458,6 +461,7 @@ func (d *driver) settled(doing string) error {
 
 // run runs a series and turns what went wrong into a Failure that names the rank.
 func (d *driver) run(s *csrc.Series, doing string) (csrc.SeriesResult, error) {
+	d.begin(s, doing)
 	r := s.Run()
 	if r.Status == csrc.SeriesOK {
 		return r, nil

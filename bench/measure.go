@@ -190,6 +190,9 @@ func (h *half) timed() error {
 		launches, perLaunch = n, h.t.iters*h.t.aggregate()
 		s = h.graphSeries(n)
 	}
+	if h.lags() {
+		s.Iters--
+	}
 	s.Probe = true
 	s.Blocking = csrc.Blocking(h.t.plan.Modes.Blocking)
 	r, err := h.run(s, h.doing)
@@ -220,6 +223,7 @@ func (h *half) capture() error {
 // record captures a series into graphs, one a lane. The caller destroys them.
 func (h *half) record(s *csrc.Series) ([]cuda.GraphExec, error) {
 	doing := h.doing + ", capturing the graph"
+	defer h.rec.capturing()()
 	for i := range h.ms {
 		// Thread-local: other ranks of this process capture or allocate at the same time.
 		err := h.ms[i].on(func(l *lane) error { return l.stream.BeginCapture(cuda.CaptureThreadLocal) })

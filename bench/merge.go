@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/commprobe/commprobe/bench/result"
 	"github.com/commprobe/commprobe/bench/stat"
@@ -363,7 +364,7 @@ func outcome(run *result.Run, err error) result.Outcome {
 	switch {
 	case err == nil:
 	case errors.Is(err, errInterrupted):
-		o = result.Outcome{Status: "interrupted", Exit: ExitInterrupted, Message: fmt.Sprintf("stopped on request; %d rows measured before are kept", len(run.Rows))}
+		o = result.Outcome{Status: "interrupted", Exit: ExitInterrupted, Message: fmt.Sprintf("stopped on request; %d rows measured before are kept", len(run.Rows)) + strings.TrimPrefix(err.Error(), errInterrupted.Error())}
 	case errors.As(err, &f):
 		o = result.Outcome{Status: string(f.Kind), Exit: f.exit(), Message: f.Text, Host: f.Host, Phase: f.Phase}
 		if f.Rank >= 0 {

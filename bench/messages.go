@@ -51,6 +51,8 @@ type finalMsg struct {
 	Drivers map[string]int // host key to timing threads on that host
 	First   map[string]int // host key to its lowest rank
 	Job     string         // a name for files of this job
+	// TakesRings: the coordinator is on this host, opens the files of the ranks' flight rings by their names, and removes these.
+	TakesRings bool
 }
 
 // readyReport is what a rank tells when its communicators and buffers are there.

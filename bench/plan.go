@@ -58,6 +58,8 @@ type Plan struct {
 	Traffic     Matrix // alltoallv; nil: Modes.Spread decides
 	Consistency bool   // fingerprints of results
 	NaNCheck    bool   // look for NaN and infinity in the inputs of each check
+	Record      int    // NCCL calls that the flight record holds of each communicator of each rank; 0: none is kept
+	Dump        string // folder for the dumps of a run that ends badly
 	Groups      []int  // which group each rank sweeps in; nil: all in one. The coordinator settles it from Modes.Split
 }
 
@@ -94,6 +96,7 @@ type Inject struct {
 	Drop    bool // the rank's input has no part in the result: the operator's neutral element, or nothing written
 	NaN     bool // one element of the input is not a number
 	Timed   bool // flip one bit of what the timed operations left
+	Hang    bool // the rank leaves out one of the timed operations, and the others wait for it; not with PlaceGroup
 }
 
 // MaxIters is the largest accepted number of iterations.
@@ -116,6 +119,12 @@ func (p *Plan) Validate() error {
 		return fmt.Errorf("-w %d: warm-up iterations must be between 0 and %d", p.Warmup, MaxIters)
 	case p.Check < 0 || p.Check > 1000:
 		return fmt.Errorf("-c %d: checks must be between 0 and 1000", p.Check)
+	case p.Record < 0 || p.Record > MaxRecord:
+		return fmt.Errorf("--record %d: calls to keep must be between 0 (no record) and %d", p.Record, MaxRecord)
+	case p.Record > 0 && p.Dump == "":
+		return errors.New("--dump: name a folder, or keep no record with --record 0")
+	case p.Inject.Hang && (p.Placement == PlaceGroup || p.World < 2):
+		return errors.New("--inject-hang needs ranks with threads of their own, two at least: one leaves an operation out and the others wait")
 	case p.Timeout <= 0:
 		return errors.New("-T must be more than 0: a wait without an end is what this tool is there to avoid")
 	}

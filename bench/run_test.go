@@ -17,7 +17,7 @@ import (
 )
 
 // testEngine is the engine to measure with and how many ranks of those wanted it has room for.
-func testEngine(t *testing.T, want int) (string, int) {
+func testEngine(t testing.TB, want int) (string, int) {
 	t.Helper()
 	if os.Getenv("COMMPROBE_TEST_ENGINE") != "native" {
 		return "host", want
@@ -45,7 +45,7 @@ type couple struct {
 	err    error // of the worker
 }
 
-func newCouple(t *testing.T, place Placement, want int) *couple {
+func newCouple(t testing.TB, place Placement, want int) *couple {
 	t.Helper()
 	engine, ranks := testEngine(t, want)
 	token, err := bootstrap.NewToken()
@@ -66,7 +66,7 @@ func newCouple(t *testing.T, place Placement, want int) *couple {
 	return w
 }
 
-func freeAddr(t *testing.T) string {
+func freeAddr(t testing.TB) string {
 	t.Helper()
 	token, err := bootstrap.NewToken()
 	if err != nil {
@@ -81,7 +81,7 @@ func freeAddr(t *testing.T) string {
 }
 
 // run lets both go to their ends.
-func (w *couple) run(t *testing.T, ctx context.Context) {
+func (w *couple) run(t testing.TB, ctx context.Context) {
 	t.Helper()
 	w.worker.Addr = w.sweep.Listen
 	done := make(chan error, 1)

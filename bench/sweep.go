@@ -128,7 +128,7 @@ func (s *Sweep) config(p *Plan) result.Config {
 func (s *Sweep) once(ctx context.Context, out *result.Run, number, r int, v Variant, collectives []string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	o := &oneRun{s: s, out: out, number: number, run: r, variant: v, cancel: cancel, fails: make(chan *Failure, 4*s.Plan.World+16), job: randomName(), settled: make(chan struct{})}
+	o := &oneRun{s: s, out: out, number: number, run: r, variant: v, cancel: cancel, fails: make(chan *Failure, 4*s.Plan.World+16), job: randomName(), settled: make(chan struct{}), began: time.Now(), rings: make(map[int]*os.File)}
 	o.plan = s.Plan
 	o.plan.Collectives = collectives
 	var err error
@@ -141,12 +141,17 @@ func (s *Sweep) once(ctx context.Context, out *result.Run, number, r int, v Vari
 	}
 	defer o.server.Close()
 	defer func() {
+		for _, f := range o.rings {
+			f.Close()
+		}
 		for r := range s.Plan.World {
 			_ = os.Remove(barrierPath(o.job, r)) // only there when a start was cut off
+			_ = os.Remove(recordPath(o.job, r))
 		}
 	}()
 	if s.Start != nil {
-		if o.workers, err = s.Start(ctx, o.server.Addr().String(), v.Env()); err != nil {
+		// Not ended with ctx: what the ranks are at then is read before finish ends them.
+		if o.workers, err = s.Start(context.WithoutCancel(ctx), o.server.Addr().String(), v.Env()); err != nil {
 			return &Failure{Kind: FailInternal, Rank: -1, Phase: "start", Text: err.Error()}
 		}
 		go o.watchExits()
@@ -164,8 +169,9 @@ func (s *Sweep) once(ctx context.Context, out *result.Run, number, r int, v Vari
 	} else if err != nil && ctx.Err() != nil && errors.Is(cause, context.Canceled) {
 		err = errInterrupted
 	}
+	last := o.lastRecords(ctx, err)
 	o.finish(err)
-	return err
+	return o.dump(err, last)
 }
 
 func randomName() string {
@@ -191,6 +197,9 @@ type oneRun struct {
 	reports []deviceReport // by rank
 	ready   []readyReport  // by rank
 	phase   phase          // what the ranks are doing, for failures that come from outside
+	began   time.Time
+	rings   map[int]*os.File // of local workers, by a driver's lowest rank; see record.go
+	steps   atomic.Bool      // operations have been asked for
 	plan    Plan
 	asked   atomic.Bool // a worker passes on a wish to stop
 }
@@ -463,6 +472,7 @@ func (o *oneRun) assemble(ctx context.Context) error {
 		return o.late(o.phase.get(), err)
 	}
 	o.ready, err = collect[readyReport](ctx, o, gatherReady, o.phase.get(), 2)
+	o.takeRings()
 	for r, rep := range o.ready {
 		if o.number == 1 {
 			o.out.Ranks[r].InitS = rep.InitS
@@ -476,6 +486,7 @@ func (o *oneRun) step(ctx context.Context, k int, st step, msg stepMsg, pace *pa
 	if err := o.server.Set(ctx, keyStep(k), encode(msg)); err != nil {
 		return o.late(o.phase.get(), err)
 	}
+	o.steps.Store(true)
 	what := fmt.Sprintf("%s, %d bytes", st.name(), st.bytes)
 	ranks, err := collect[rankRow](ctx, o, gatherRow(k), what, 20+8*o.plan.Check)
 	if err != nil {

@@ -54,6 +54,9 @@ func RunWorker(ctx context.Context, cfg WorkerConfig) error {
 	go w.askStop(ctx)
 	select {
 	case err = <-finished:
+		if err != nil {
+			w.keepRecord(err)
+		}
 	case <-store.Done():
 		err = w.end(stop, finished, store.Err())
 	case <-cfg.ParentGone:
@@ -97,6 +100,7 @@ func (w *worker) askStop(ctx context.Context) {
 
 // end stops the worker from outside: series leave their loops, communicators are aborted, and what still hangs is left behind.
 func (w *worker) end(stop context.CancelCauseFunc, finished <-chan error, cause error) error {
+	w.keepRecord(cause) // before anything is aborted: streams that run empty then look as if all had been done
 	w.flag.Set()
 	stop(cause)
 	go w.abortComms()
@@ -314,6 +318,9 @@ func (w *worker) init(ctx context.Context, final finalMsg) error {
 	if err != nil {
 		return err
 	}
+	if err := w.record(final, ids); err != nil {
+		return err
+	}
 	seconds := make(map[*driver]float64)
 	var mu sync.Mutex
 	err = w.eachDriver(func(d *driver) error {
@@ -331,6 +338,9 @@ func (w *worker) init(ctx context.Context, final finalMsg) error {
 		return err
 	}
 	if err := w.eachDriver(func(d *driver) error { return w.buffers(ctx, d) }); err != nil {
+		return err
+	}
+	if err := w.eachDriver(func(d *driver) error { return d.follow(ctx) }); err != nil {
 		return err
 	}
 	parts := make(map[int][]byte)
@@ -596,6 +606,9 @@ func (w *worker) shutdown(ctx context.Context) error {
 			}
 		}
 	}
+	if err := w.eachDriver(func(d *driver) error { return d.rec.unfollow(ctx) }); err != nil {
+		return err
+	}
 	// What is registered with a communicator, symmetric windows by all ranks together, goes before the memory.
 	if err := w.eachDriver(func(d *driver) error { return d.grouped(ctx, (*lane).release) }); err != nil {
 		return err
@@ -610,7 +623,7 @@ func (w *worker) shutdown(ctx context.Context) error {
 		return err
 	}
 	for _, d := range w.drivers {
-		if err := d.thread.Close(ctx); err != nil {
+		if err := errors.Join(d.thread.Close(ctx), d.rec.close()); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package hanglab
 import (
 	"maps"
 	"os"
+	"strings"
 
 	"github.com/commprobe/commprobe/hanglab/timeline"
 )
@@ -27,6 +28,9 @@ func (r *run) story() *timeline.Line {
 		case "inject":
 			e.Fields["case"] = r.Plan.Scenario
 		}
+		if t, ok := e.Fields["text"]; ok {
+			e.Fields["text"] = gist(t)
+		}
 		if g, ok := e.Fields["group"]; ok {
 			e.Fields["comm"] = g
 			delete(e.Fields, "group")
@@ -39,4 +43,20 @@ func (r *run) story() *timeline.Line {
 		clocks = append(clocks, timeline.Clock{Rank: rank, OffsetNs: int64(offset), RTTNs: 2 * int64(within)})
 	}
 	return timeline.Build(events, clocks)
+}
+
+// gist is the first statement of a watchdog's line, without who says it: the whole line is in the log and in run.json. Of a line about another
+// rank's alarm it is what the rank says about itself.
+func gist(text string) string {
+	if _, own, ok := strings.Cut(text, " | this rank: "); ok {
+		text = own
+	}
+	if who, rest, ok := strings.Cut(text, ": "); ok && strings.HasPrefix(who, "rank ") {
+		text = rest
+	}
+	for _, kind := range []string{"time-out: ", "asynchronous error: "} {
+		text = strings.TrimPrefix(text, kind)
+	}
+	text, _, _ = strings.Cut(text, "; ")
+	return cut(text, 160)
 }

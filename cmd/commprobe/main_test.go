@@ -151,6 +151,9 @@ func startTo(t *testing.T, stdout *os.File, env []string, args ...string) *job {
 		t.Fatal(err)
 	}
 	j := &job{name: hex.EncodeToString(b[:]), stdout: newScreen(), stderr: newScreen(), done: make(chan struct{})}
+	if len(args) > 0 && args[0] == "sweep" && !strings.Contains(strings.Join(args, " "), "--dump") {
+		args = append(slices.Clip(args), "--dump", filepath.Join(t.TempDir(), "dump")) // not into this folder
+	}
 	j.cmd = exec.Command(self, args...)
 	j.cmd.Env = jobEnv(j.name, env)
 	j.cmd.Stdout, j.cmd.Stderr = j.stdout, j.stderr

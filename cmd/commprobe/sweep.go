@@ -124,6 +124,7 @@ func checkFlags() []cli.Flag {
 		&cli.BoolFlag{Category: howCheck, Name: "nan-check", Usage: "look for NaN and infinity in every rank's input before each check"},
 		&cli.BoolFlag{Category: howCheck, Name: "inject-fault", Usage: "flip one bit of one result before each check: proves that the check sees it (exit 6)"},
 		&cli.BoolFlag{Category: howCheck, Name: "inject-drop", Usage: "take one rank's contribution away before each check: proves that the check names it (exit 6)"},
+		&cli.BoolFlag{Category: howCheck, Name: "inject-hang", Usage: "let one rank leave out one timed operation: proves that the time-out names who waits and that the dumps show it (exit 4)"},
 		&cli.BoolFlag{Category: howCheck, Name: "inject-nan", Usage: "put a NaN into one rank's input before each check: proves that --nan-check names it (exit 6)"},
 	}
 }
@@ -138,6 +139,8 @@ func outputFlags() []cli.Flag {
 		&cli.StringFlag{Category: howOut, Name: "json", Aliases: []string{"J"}, Usage: "write the whole result to `FILE` (- is stdout)"},
 		&cli.StringFlag{Category: howOut, Name: "csv", Usage: "write the rows to `FILE` (- is stdout)"},
 		&cli.StringSliceFlag{Category: howOut, Name: "plot", Usage: "draw to `FILE`.png or .svg (- is a curve in the terminal); may be given more than once"},
+		&cli.IntFlag{Category: howOut, Name: "record", Value: bench.DefaultRecord, Usage: "each rank keeps a record of its last `N` NCCL calls in memory for the dumps of a run that ends badly; 0: none"},
+		&cli.StringFlag{Category: howOut, Name: "dump", Value: "commprobe-dump", Usage: "folder for these dumps, `DIR`/trace_RANK and json_RANK in the format of PyTorch's Flight Recorder; made only then, dumps of an earlier run in it are replaced"},
 		&cli.BoolFlag{Category: howOut, Name: "force", Usage: "replace result files that exist"},
 	}
 }
@@ -268,6 +271,10 @@ func (s *sweepRun) makePlan(c *cli.Context) error {
 		return err
 	}
 	p.NaNCheck, p.Consistency = c.Bool("nan-check"), c.Bool("consistency")
+	p.Record, p.Dump = c.Int("record"), c.String("dump")
+	if f, err := os.Stat(p.Dump); p.Record != 0 && err == nil && !f.IsDir() {
+		return usage("--dump %s: is a file; name a folder", p.Dump)
+	}
 	if s.algos, s.protos = list(c.String("algo")), list(c.String("proto")); s.place != nil && len(s.algos)+len(s.protos) > 0 {
 		return usage("under %s every rank is a process that is already there: --algo and --proto need fresh ones; set NCCL_ALGO and NCCL_PROTO instead", s.place.Engine)
 	}
@@ -281,8 +288,8 @@ func (s *sweepRun) makePlan(c *cli.Context) error {
 			return usage("--tuning: the host engine has one algorithm and writes no log; this is for GPUs")
 		}
 	}
-	p.Inject = bench.Inject{Element: c.Bool("inject-fault"), Drop: c.Bool("inject-drop"), NaN: c.Bool("inject-nan")}
-	if p.Inject != (bench.Inject{}) && p.Check == 0 {
+	p.Inject = bench.Inject{Element: c.Bool("inject-fault"), Drop: c.Bool("inject-drop"), NaN: c.Bool("inject-nan"), Hang: c.Bool("inject-hang")}
+	if (p.Inject.Element || p.Inject.Drop || p.Inject.NaN) && p.Check == 0 {
 		return usage("--inject-fault, --inject-drop and --inject-nan plant a fault before a check, so they need -c 1 or more")
 	}
 	if err := p.Validate(); err != nil {

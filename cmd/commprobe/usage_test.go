@@ -43,6 +43,9 @@ func TestBadInput(t *testing.T) {
 		{"sweep --inject-fault -c 0", []string{"--inject-fault", "-c 1"}},
 		{"sweep --inject-drop -c 0", []string{"--inject-drop", "-c 1"}},
 		{"sweep --inject-nan -c 0", []string{"--inject-nan", "-c 1"}},
+		{"sweep --engine host --inject-hang --placement group", []string{"--inject-hang", "threads of their own"}},
+		{"sweep --engine host --record -1", []string{"--record -1", "between 0 (no record) and 1048576"}},
+		{"sweep --engine host --dump=", []string{"--dump", "--record 0"}},
 		{"sweep --json - --csv -", []string{"--json", "--csv", "stdout"}},
 		{"sweep --json - --plot -", []string{"--json", "--plot", "stdout"}},
 		{"sweep --json " + missing, []string{"--json", missing, "no such file"}},
@@ -238,7 +241,7 @@ func TestHelp(t *testing.T) {
 			t.Errorf("no -%c in\n%s", l, sweep)
 		}
 	}
-	for _, name := range []string{"iters-exact", "placement", "runs", "quiet-cores", "percentiles", "json", "csv", "plot", "force", "inject-fault", "inject-drop", "inject-nan", "nan-check", "split", "comms", "spread", "matrix", "engine", "nccl-lib", "cudart-lib", "quiet", "no-color"} {
+	for _, name := range []string{"iters-exact", "placement", "runs", "quiet-cores", "percentiles", "json", "csv", "plot", "force", "inject-fault", "inject-drop", "inject-nan", "inject-hang", "nan-check", "record", "dump", "split", "comms", "spread", "matrix", "engine", "nccl-lib", "cudart-lib", "quiet", "no-color"} {
 		if !strings.Contains(sweep, "\n   --"+name+" ") {
 			t.Errorf("no --%s in\n%s", name, sweep)
 		}
