@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/commprobe/commprobe/bench"
@@ -40,6 +41,7 @@ type rank struct {
 	recorder          *recorder
 	watcher           *watcher
 	checks            checker
+	told              atomic.Bool // that this rank's dump is written
 
 	mu  sync.Mutex
 	out io.Writer
@@ -253,7 +255,7 @@ func (r *rank) finish(err error) error {
 		r.log("%v", err)
 	}
 	dumpErr := r.dump(reason)
-	if dumpErr == nil { // whoever asks for dumps later need not wait for this rank's
+	if dumpErr == nil && !r.told.Swap(true) { // whoever asks for dumps later need not wait for this rank's
 		ctx, cancel := context.WithTimeout(r.ctx, storeWait)
 		defer cancel()
 		dumpErr = r.store.Contribute(ctx, gatherDumps, map[int][]byte{r.id: nil})

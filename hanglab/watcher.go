@@ -253,6 +253,7 @@ func (w *watcher) dumpAndTell(reason string) {
 		return
 	}
 	w.tell(watch.DumpDone{})
+	w.told.Store(true)
 	ctx, cancel := context.WithTimeout(w.ctx, watch.DefaultDumpWait)
 	defer cancel()
 	all, err := w.store.Gather(ctx, gatherDumps, map[int][]byte{w.id: nil})
