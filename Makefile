@@ -11,7 +11,7 @@ NO_CGO  := $(wildcard $(shell sed -n 's|^\t"\([^"]*\)":.*noCgo: true.*|./\1|p' t
 # Go turns cgo off without a word where it finds no compiler.
 export CGO_ENABLED = 1
 
-.PHONY: build test demo lint vet generate gpu-test clean help need
+.PHONY: build test demo lint vet generate gpu-test bench-diagnose clean help need
 .NOTPARALLEL:
 .DEFAULT_GOAL := build
 
@@ -35,7 +35,8 @@ test: THINGS += tsan setarch clang-16 pip ip
 test: need vet
 	@test -n "$(NO_CGO)"
 	CGO_ENABLED=0 $(GO) test $(NO_CGO)
-	$(GO) test -vet=off -timeout 10m -run '^TestABI|^TestExplain|^TestHangAll64' ./csrc ./bench ./cmd/commprobe
+	$(GO) test -vet=off -timeout 10m -run '^TestABI|^TestExplain' ./csrc ./bench
+	$(GO) test -vet=off -timeout 10m -run '^TestHangAll64' ./cmd/commprobe
 	$(GO) test -race -vet=off -timeout 15m ./...
 
 ## lint       format, vet, and the rules of the house (tidy_test.go)
@@ -57,6 +58,17 @@ gpu-test: build
 	$(GO) test -c -vet=off -ldflags "-s -w" -o bin/gpu/ $(GPU_PKG:%=./%)
 	@if [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; then scripts/gpu-test.sh; else \
 		echo "No GPU here. On a machine that has one (Go is not needed): bring this tree with bin/, then scripts/gpu-test.sh"; fi
+
+# Dumps are written by one process and read by another, so that the memory that is printed is the diagnosis's own.
+BENCH_RANKS   ?= 1024
+BENCH_ENTRIES ?= 2000
+BENCH_DIR     ?= out/bench-diagnose-$(BENCH_RANKS)x$(BENCH_ENTRIES)
+BENCH_TEST     = $(GO) test -vet=off -count=1 -timeout 10m -v -run '^TestScale$$' ./hanglab/diagnose -args -scale.dir '$(abspath $(BENCH_DIR))' -scale.ranks $(BENCH_RANKS) -scale.entries $(BENCH_ENTRIES)
+
+## bench-diagnose  time and memory of diagnosing BENCH_RANKS (1024) dumps of BENCH_ENTRIES (2000); FR_TRACE=command compares with PyTorch's fr_trace
+bench-diagnose: need
+	@test -d '$(BENCH_DIR)' || $(BENCH_TEST) -scale.write
+	@$(BENCH_TEST)
 
 ## clean      remove what make made; results in out/ stay but for the demo's
 clean:

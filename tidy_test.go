@@ -58,7 +58,7 @@ var rooms = map[string]room{
 	"hanglab/pages":      {noCgo: true},
 	"hanglab/evidence":   {noCgo: true, may: []string{"nccl/ncclog", "nccl/ras", "hanglab/flight"}},
 	"hanglab/live":       {noCgo: true, may: []string{"hanglab/evidence", "hanglab/flight", "nccl/ras", "internal/*"}},
-	"hanglab/diagnose":   {noCgo: true, may: []string{"hanglab/evidence"}},
+	"hanglab/diagnose":   {noCgo: true, may: []string{"hanglab/evidence", "hanglab/flight", "nccl/ras"}},
 	"cmd/commprobe":      {may: []string{"*"}},
 }
 

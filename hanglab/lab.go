@@ -251,6 +251,9 @@ func (l *lab) settle() error {
 		if l.watcher.aborting() { // the stream ran empty because of that
 			return errAborted
 		}
+		if err := l.recorder.refresh(); err != nil { // a dump of this process, also of a stopped or dead one, says that it is complete
+			return err
+		}
 		if err := l.verify(p); err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/commprobe/commprobe/bench"
+	"github.com/commprobe/commprobe/hanglab/diagnose"
 	"github.com/commprobe/commprobe/hanglab/timeline"
 	"github.com/commprobe/commprobe/hanglab/watch"
 	"github.com/commprobe/commprobe/internal/bootstrap"
@@ -96,6 +97,9 @@ type Report struct {
 
 	CheckCost *CheckCost     `json:"check_calls_cost,omitempty"`
 	Timeline  *timeline.Line `json:"timeline"`
+
+	Verdict *diagnose.Verdict `json:"verdict,omitempty"`        // from the dumps and logs alone
+	Judged  Judged            `json:"verdict_judged,omitempty"` // against what was planted
 }
 
 // RankReport is what one rank did.

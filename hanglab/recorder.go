@@ -28,6 +28,7 @@ type recorder struct {
 	groups []*group
 	sites  map[[siteDepth]uintptr]int32
 	fresh  []opRecord // since the last poll
+	found  []change   // the same, by refresh
 	free   []int      // places of events that no operation uses
 	events [openOps][2]cuda.Event
 	lost   bool // communicators were aborted: what completes now does not mean that it was done
@@ -164,12 +165,29 @@ func (r *recorder) poll() (fresh []opRecord, changes []change, err error) {
 	if r.lost {
 		return fresh, nil, nil
 	}
+	changes, r.found = r.found, nil
 	for _, g := range r.groups {
 		if err := r.pollGroup(g, &changes); err != nil {
 			return fresh, changes, fmt.Errorf("group %s: %w", g.name, err)
 		}
 	}
 	return fresh, changes, nil
+}
+
+// refresh brings the states in the ring up to date when the program knows that something has changed: the process may end before the next poll,
+// which hears of the changes all the same.
+func (r *recorder) refresh() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lost {
+		return nil
+	}
+	for _, g := range r.groups {
+		if err := r.pollGroup(g, &r.found); err != nil {
+			return fmt.Errorf("group %s: %w", g.name, err)
+		}
+	}
+	return nil
 }
 
 // pollGroup goes along the group's stream until something is not complete. An operation without events is complete when a later one is.
@@ -264,13 +282,16 @@ func (r *recorder) site() int32 {
 	return r.newSite(pcs, n)
 }
 
+// wrappers are the laboratory's functions around a call; what calls them is the place that is looked for.
+var wrappers = map[string]bool{"call": true, "pass": true, "calls": true, "allReduce": true, "enqueue": true}
+
 // newSite has the frames in a copy of its own, so that those of a known site need not be on the heap.
 func (r *recorder) newSite(pcs [siteDepth]uintptr, n int) int32 {
 	var b strings.Builder
 	frames := runtime.CallersFrames(pcs[:n])
 	for {
 		f, more := frames.Next()
-		if f.Function != "" && !strings.HasPrefix(f.Function, "runtime.") {
+		if f.Function != "" && !strings.HasPrefix(f.Function, "runtime.") && !wrappers[f.Function[strings.LastIndexByte(f.Function, '.')+1:]] {
 			b.WriteString(f.Function + "\t" + f.File + "\t" + strconv.Itoa(f.Line) + "\n")
 		}
 		if !more {

@@ -27,6 +27,7 @@ type Scenario struct {
 	Network  bool // ranks live in two network namespaces
 	Elements int  // least number of elements of a buffer; 0: what the steps need
 	Shared   bool // Elements is for four ranks, and goes down with more of them
+	Least    int  // but not below this
 	NaNs     bool // inputs are searched for NaN when a result has one
 }
 
@@ -41,7 +42,7 @@ func Scenarios() []Scenario {
 // elements is the least number of elements of a buffer in a job of that many ranks.
 func (s *Scenario) elements(world int) int {
 	if s.Shared {
-		return s.Elements * 4 / max(4, world)
+		return max(s.Elements*4/max(4, world), s.Least)
 	}
 	return s.Elements
 }

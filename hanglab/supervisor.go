@@ -1,6 +1,7 @@
 package hanglab
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -92,6 +93,12 @@ func (s *Supervisor) Run(ctx context.Context) (_ *Report, err error) {
 	r.collectDumps()
 	r.report.Timeline = r.story()
 	r.judge()
+	if err := r.writeLauncher(); err != nil {
+		return nil, err
+	}
+	if !r.report.Interrupted {
+		r.diagnose()
+	}
 	return r.report, r.write()
 }
 
@@ -105,7 +112,7 @@ func (r *run) makeFolders() error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for _, pattern := range []string{picklePrefix + "[0-9]*", jsonPrefix + "[0-9]*", "rank_[0-9]*.log", reportName, timelineName} {
+	for _, pattern := range []string{picklePrefix + "[0-9]*", jsonPrefix + "[0-9]*", "rank_[0-9]*.log", launcherName, reportName, timelineName} {
 		old, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			return err
@@ -244,18 +251,29 @@ func (r *run) follow(ctx context.Context) {
 	}
 }
 
-// onlySilent tells whether the ranks that are still there are those that did not answer a request to dump.
+// onlySilent tells whether the ranks that are still there are stopped and did not answer a request to dump: nothing more will come of them. Others
+// may only be slow and get the time that they are due.
 func (r *run) onlySilent() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	some := false
 	for rank, ok := range r.alive {
-		if ok && !r.dumpedBy[rank] {
+		if ok && (!r.dumpedBy[rank] || !stopped(r.group.PID(rank))) {
 			return false
 		}
 		some = some || ok
 	}
 	return some
+}
+
+// stopped tells whether a process is stopped by a signal.
+func stopped(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	i := bytes.LastIndexByte(stat, ')') // behind the name, which may have any character
+	return i >= 0 && i+2 < len(stat) && (stat[i+2] == 'T' || stat[i+2] == 't')
 }
 
 func (r *run) drain() {

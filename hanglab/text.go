@@ -25,7 +25,7 @@ type Table struct {
 	w io.Writer
 }
 
-const tableForm = "%-15s %-11s %9s %9s %9s   %s\n"
+const tableForm = "%-15s %-11s %7s %7s %7s  %-38s %s\n"
 
 // NewTable writes the head: what was run and the columns.
 func NewTable(w io.Writer, p *Plan) *Table {
@@ -35,19 +35,19 @@ func NewTable(w io.Writer, p *Plan) *Table {
 	}
 	fmt.Fprintf(w, "%s engine, %d ranks, rank %d odd in step %d of %d, %s sizes from %d floats, deadline %v (making a communicator %v), mode %d (%v)\n\n",
 		p.Engine, p.World, p.Rank, p.Step, p.Steps, sizes, p.Unit, p.Op, p.Init, p.Mode, p.Mode)
-	fmt.Fprintf(w, tableForm, "scenario", "outcome", "caught", "dumped", "ended", "what happened")
-	fmt.Fprintf(w, tableForm, "", "", "after s", "after s", "after s", "")
+	fmt.Fprintf(w, tableForm, "scenario", "outcome", "caught", "dumped", "ended", "verdict", "what happened")
+	fmt.Fprintf(w, tableForm, "", "", "after s", "after s", "after s", "", "")
 	return &Table{w}
 }
 
 // Row writes one scenario's line.
 func (t *Table) Row(r Result) error {
 	if r.Err != nil {
-		_, err := fmt.Fprintf(t.w, tableForm, r.Scenario.Name, "not run", "-", "-", "-", r.Err)
+		_, err := fmt.Fprintf(t.w, tableForm, r.Scenario.Name, "not run", "-", "-", "-", "-", r.Err)
 		return err
 	}
 	p := r.Report
-	_, err := fmt.Fprintf(t.w, tableForm, p.Scenario, p.Outcome, secs(p.DetectedS), secs(p.DumpsS), secs(p.EndedS), cut(p.Text, 150))
+	_, err := fmt.Fprintf(t.w, tableForm, p.Scenario, p.Outcome, secs(p.DetectedS), secs(p.DumpsS), secs(p.EndedS), p.verdictCell(), cut(p.Text, 150))
 	return err
 }
 
@@ -60,6 +60,7 @@ func (t *Table) Close(all []Result) error {
 		}
 	}
 	fmt.Fprintf(t.w, "\ncaught: the first alarm, from the call it is about; dumped, ended: the last rank's dump and process, from the first alarm.\n")
+	fmt.Fprintf(t.w, "verdict: what commprobe diagnose makes of dumps and logs, without knowing the fault; right, wrong, or broader (true, but it says less).\n")
 	if late >= 0 {
 		fmt.Fprintf(t.w, "The latest watchdog spoke %.3f s after its deadline.\n", late)
 	}
@@ -108,7 +109,10 @@ func (r *Report) WriteText(w io.Writer) error {
 	if err := r.Timeline.WriteText(&b); err != nil {
 		return err
 	}
-	fmt.Fprintf(&b, "\nFiles in %s: trace_N, json_N, rank_N.log, %s, %s\n", r.Dir, timelineName, reportName)
+	if err := r.writeVerdict(&b); err != nil {
+		return err
+	}
+	fmt.Fprintf(&b, "\nFiles in %s: trace_N, json_N, rank_N.log, %s, %s, %s\n", r.Dir, launcherName, timelineName, reportName)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

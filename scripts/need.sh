@@ -74,7 +74,7 @@ trap 'rm -rf "$tmp"' EXIT
 
 for thing in "$@"; do
 	case $thing in
-	make | cc | tsan | setarch | certs | clang-16 | pip) ;;
+	make | cc | tsan | setarch | certs | clang-16 | pip | ip) ;;
 	*)
 		echo "need.sh: unknown thing $thing" >&2
 		exit 2
@@ -91,6 +91,7 @@ for thing in $(missing $lacking); do
 	case $thing in
 	certs) echo "note: no certificates in /etc/ssl/certs: if Go cannot fetch modules, install ca-certificates" >&2 ;;
 	clang-16) echo "note: no clang-16 to be had here: the test that rebuilds the GPU kernels is skipped" >&2 ;;
+	ip) echo "note: no ip (iproute2) to be had here: the test that cuts a network is skipped" >&2 ;;
 	pip) echo "note: no pip to be had here: the test against NVIDIA's headers is skipped unless they are in its cache" >&2 ;;
 	*)
 		echo "need.sh: $thing is missing. As root on Debian or Ubuntu: apt-get install $(packages "$thing")" >&2

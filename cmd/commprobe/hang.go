@@ -37,7 +37,8 @@ run       causes it, on this machine's GPUs or without any on its CPU, watches i
    commprobe hang run skip --rank 1 --step 3             another rank, another step
    commprobe hang run skip --constant                    the control: all steps have one size, so the shifted calls match until the end
    commprobe hang run op --check-calls                   ranks compare their calls first: the odd one is named before anything hangs
-   commprobe hang run all -T 3                           the laboratory exercise: every scenario, what really happened, how soon it was caught
+   commprobe hang run all -T 3                           the laboratory exercise: every scenario, what really happened, how soon it was caught, and what
+                                                         diagnose makes of the evidence
    commprobe hang run stuck --mode 0                     watch only: see what a hang looks like from outside until the fuse ends it
 
 Each rank is a process and runs a small program: a healthy warm-up, then eight steps; step s all-reduces (s+1) * 65536 floats, waits, and compares
@@ -45,7 +46,8 @@ the result. In step 5 the odd rank does what the scenario says. Every call is re
 when one is older than -T, all ranks write what they recorded, abort and end. Nothing is assumed: a mismatch may hang, finish, or corrupt.
 
 In the folder: trace_N and json_N, each rank's record in the format of PyTorch's Flight Recorder (python -m torch.distributed.flight_recorder.fr_trace
-DIR -p trace_ reads the first), rank_N.log with its markers and its watchdog's words, timeline.txt, run.json. While it runs, SIGUSR1 makes a rank dump.
+DIR -p trace_ reads the first), rank_N.log with its markers and its watchdog's words, launcher.log with how the processes ended, timeline.txt, run.json.
+While it runs, SIGUSR1 makes a rank dump. The verdict shown is that of commprobe diagnose on dumps and logs: it does not know the fault.
 
 Modes, after the dumps: 0 nothing (processes and communicators stay), 1 abort the communicators and exit (default), 2 abort only, 3 exit at once
 (communicators are left to the driver).

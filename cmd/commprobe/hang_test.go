@@ -138,7 +138,9 @@ func TestHangAll4(t *testing.T) {
 			if !ok {
 				t.Fatal("no expectation for this scenario")
 			}
-			runHang(t, s.Name, "--engine", "host", "-g", "4", "-T", "3").check(t, c)
+			h := runHang(t, s.Name, "--engine", "host", "-g", "4", "-T", "3")
+			h.check(t, c)
+			h.diagnosed(t)
 		})
 	}
 }
@@ -152,13 +154,18 @@ func TestHangAll64(t *testing.T) {
 	cases := hangCases(64)
 	dir := t.TempDir()
 	out := filepath.Join(dir, "all.json")
-	f := commprobe(t, nil, "hang", "run", "all", "--engine", "host", "-g", "64", "-T", "4", "-j", "2", "--out", dir, "--json", out)
-	t.Logf("%s%s", f.stdout, f.stderr)
+	sit(t)
+	j := start(t, nil, "hang", "run", "all", "--engine", "host", "-g", "64", "-T", "8", "-j", "3", "--out", dir, "--json", out)
+	if code := j.exit(t, 8*time.Minute); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	j.nothingLeft(t, 10*time.Second)
 	for _, s := range hanglab.Scenarios() {
 		t.Run(s.Name, func(t *testing.T) {
 			h := &hangRunOf{dir: filepath.Join(dir, s.Name)}
 			h.read(t)
 			h.check(t, cases[s.Name])
+			h.diagnosed(t)
 		})
 	}
 }
@@ -214,7 +221,7 @@ func (h *hangRunOf) special(t *testing.T, odd int) {
 	case "sendrecv_small", "sendrecv_large":
 		n, state := "4096", "completed"
 		if h.report.Scenario == "sendrecv_large" {
-			n, state = "4194304", "open"
+			n, state = strconv.Itoa(max(4<<20*4/h.report.World, 512<<10)), "open"
 		}
 		name := fmt.Sprintf("send %d->%d", odd-1, odd)
 		if h.report.World > 2 { // a rank between sends and receives
