@@ -136,15 +136,6 @@ func TestDisagreement(t *testing.T) {
 	}
 }
 
-func TestNumbersReadsFormatRanks(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string][]int{"": nil, "none": nil, "3": {3}, "0-2, 5, 7-8": {0, 1, 2, 5, 7, 8}} {
-		if d := cmp.Diff(want, numbers(text)); d != "" {
-			t.Errorf("%q: %s", text, d)
-		}
-	}
-}
-
 // TestOutcomeExits: each outcome has the status that the command documents.
 func TestOutcomeExits(t *testing.T) {
 	t.Parallel()

@@ -7,16 +7,17 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/commprobe/commprobe/bench"
 	"github.com/commprobe/commprobe/hanglab/diagnose"
+	"github.com/commprobe/commprobe/hanglab/flight"
 	"github.com/commprobe/commprobe/hanglab/timeline"
 	"github.com/commprobe/commprobe/hanglab/watch"
 	"github.com/commprobe/commprobe/internal/bootstrap"
 	"github.com/commprobe/commprobe/internal/launch"
+	"github.com/commprobe/commprobe/internal/rankset"
 )
 
 // Files of a run's folder beside dumps and logs.
@@ -235,7 +236,7 @@ func (t *tally) add(m marker) {
 		}
 	case "check_calls":
 		t.named = append(t.named, m)
-		t.r.report.Named = numbers(m.Fields["ranks"] + m.Fields["missing"])
+		t.r.report.Named = rankset.Unfold(m.Fields["ranks"] + m.Fields["missing"])
 	case "check_cost":
 		t.checkRanks++
 		t.checkCalls = max(t.checkCalls, m.number("calls"))
@@ -369,34 +370,13 @@ func (t *tally) wrongText() string {
 
 // write writes the report and the time line into the run's folder.
 func (r *run) write() error {
-	if err := writeWhole(filepath.Join(r.Plan.Dir, timelineName), r.report.Timeline.WriteText); err != nil {
+	if err := flight.WriteWhole(filepath.Join(r.Plan.Dir, timelineName), r.report.Timeline.WriteText); err != nil {
 		return err
 	}
-	return writeWhole(filepath.Join(r.Plan.Dir, reportName), func(w io.Writer) error {
+	return flight.WriteWhole(filepath.Join(r.Plan.Dir, reportName), func(w io.Writer) error {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
 		e.SetEscapeHTML(false)
 		return e.Encode(r.report)
 	})
-}
-
-// numbers reads a list of ranks as FormatRanks writes it: "0-2, 4".
-func numbers(text string) (out []int) {
-	for _, part := range strings.Split(text, ",") {
-		from, to, isRange := strings.Cut(strings.TrimSpace(part), "-")
-		a, err := strconv.Atoi(from)
-		if err != nil {
-			continue
-		}
-		b := a
-		if isRange {
-			if b, err = strconv.Atoi(to); err != nil {
-				continue
-			}
-		}
-		for ; a <= b; a++ {
-			out = append(out, a)
-		}
-	}
-	return out
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/commprobe/commprobe/csrc"
+	"github.com/commprobe/commprobe/hanglab/flight"
 	"github.com/commprobe/commprobe/hanglab/watch"
 	"github.com/commprobe/commprobe/internal/bootstrap"
 	"github.com/commprobe/commprobe/internal/launch"
@@ -112,7 +113,7 @@ func (r *run) makeFolders() error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for _, pattern := range []string{picklePrefix + "[0-9]*", jsonPrefix + "[0-9]*", "rank_[0-9]*.log", launcherName, reportName, timelineName} {
+	for _, pattern := range []string{flight.PicklePrefix + "[0-9]*", flight.JSONPrefix + "[0-9]*", "rank_[0-9]*.log", launcherName, reportName, timelineName} {
 		old, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			return err
@@ -318,7 +319,7 @@ func (r *run) dumpForSilent(ctx context.Context) {
 func (r *run) dumpFor(rank int) {
 	d, _, err := readRing(ringPath(r.Plan.Rings, rank))
 	if err == nil {
-		err = writeDump(r.Plan.Dir, rank, d)
+		err = d.WriteFiles(r.Plan.Dir, rank)
 	}
 	if err != nil {
 		r.note(rank, "note", map[string]string{"text": err.Error()})
@@ -428,7 +429,7 @@ func (r *run) collectDumps() {
 }
 
 func (r *run) hasDump(rank int) bool {
-	_, err := os.Stat(filepath.Join(r.Plan.Dir, picklePrefix+strconv.Itoa(rank)))
+	_, err := os.Stat(filepath.Join(r.Plan.Dir, flight.PicklePrefix+strconv.Itoa(rank)))
 	return err == nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/commprobe/commprobe/hanglab/diagnose"
 	"github.com/commprobe/commprobe/hanglab/evidence"
+	"github.com/commprobe/commprobe/hanglab/flight"
 	"github.com/commprobe/commprobe/internal/bootstrap"
 )
 
@@ -18,7 +19,7 @@ const launcherName = "launcher.log"
 
 // writeLauncher writes how the ranks' processes ended, and which of them were killed because they no longer answered.
 func (r *run) writeLauncher() error {
-	return writeWhole(filepath.Join(r.Plan.Dir, launcherName), func(w io.Writer) error {
+	return flight.WriteWhole(filepath.Join(r.Plan.Dir, launcherName), func(w io.Writer) error {
 		for _, m := range r.events {
 			if m.Rank >= 0 || m.Name != "process_end" && m.Name != "killed_by_supervisor" {
 				continue
@@ -41,7 +42,7 @@ func (r *run) writeLauncher() error {
 func (r *run) diagnose() {
 	var paths []string
 	for rank := range r.Plan.World {
-		for _, name := range []string{picklePrefix + strconv.Itoa(rank), fmt.Sprintf("rank_%d.log", rank)} {
+		for _, name := range []string{flight.PicklePrefix + strconv.Itoa(rank), fmt.Sprintf("rank_%d.log", rank)} {
 			paths = append(paths, filepath.Join(r.Plan.Dir, name))
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/commprobe/commprobe/internal/rankset"
 )
 
 // Words is the class as a person would say it.
@@ -89,26 +91,7 @@ func showRanks(ranks []int) string {
 	case 1:
 		return "rank " + strconv.Itoa(ranks[0])
 	}
-	return "ranks " + ranges(ranks)
-}
-
-// ranges folds runs: "0-2, 4".
-func ranges(ranks []int) string {
-	sorted := slices.Compact(slices.Sorted(slices.Values(ranks)))
-	var parts []string
-	for i := 0; i < len(sorted); {
-		j := i
-		for j+1 < len(sorted) && sorted[j+1] == sorted[j]+1 {
-			j++
-		}
-		part := strconv.Itoa(sorted[i])
-		if j > i {
-			part += "-" + strconv.Itoa(sorted[j])
-		}
-		parts = append(parts, part)
-		i = j + 1
-	}
-	return strings.Join(parts, ", ")
+	return "ranks " + rankset.Fold(ranks, ", ")
 }
 
 // Headline is the verdict in a few words: "different sizes in one call: rank 3".

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/commprobe/commprobe/internal/rankset"
 )
 
 // joinNCCL puts together what only all inputs' NCCL lines say: communicators whose calls go on in another file, processes' ranks, local ranks,
@@ -248,7 +250,7 @@ func differFact(kind FactKind, name string, seen map[string]spread) Fact {
 	var parts []string
 	for i, v := range values {
 		who := slices.Sorted(slices.Values(seen[v].ranks))
-		parts = append(parts, fmt.Sprintf("%s: ranks %s", v, rankList(who)))
+		parts = append(parts, fmt.Sprintf("%s: ranks %s", v, rankset.Fold(who, ",")))
 		if i > 0 || len(seen[values[0]].ranks) == len(seen[values[1]].ranks) {
 			f.Ranks = append(f.Ranks, who...)
 		}
@@ -257,24 +259,4 @@ func differFact(kind FactKind, name string, seen map[string]spread) Fact {
 	f.Detail = strings.Join(parts, "; ")
 	f.Text = name + " differs between ranks: " + f.Detail
 	return f
-}
-
-// rankList writes 0, 1, 2, 5 as "0-2,5".
-func rankList(ranks []int) string {
-	var b strings.Builder
-	for i := 0; i < len(ranks); {
-		j := i
-		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
-			j++
-		}
-		if b.Len() > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(strconv.Itoa(ranks[i]))
-		if j > i {
-			b.WriteString("-" + strconv.Itoa(ranks[j]))
-		}
-		i = j + 1
-	}
-	return b.String()
 }

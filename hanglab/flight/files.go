@@ -20,14 +20,15 @@ const (
 // had the name before.
 func (d *Dump) WriteFiles(dir string, rank int) error {
 	for prefix, write := range map[string]func(io.Writer) error{PicklePrefix: d.WritePickle, JSONPrefix: d.WriteJSON} {
-		if err := writeWhole(filepath.Join(dir, prefix+strconv.Itoa(rank)), write); err != nil {
+		if err := WriteWhole(filepath.Join(dir, prefix+strconv.Itoa(rank)), write); err != nil {
 			return fmt.Errorf("dump of rank %d: %w", rank, err)
 		}
 	}
 	return nil
 }
 
-func writeWhole(path string, write func(io.Writer) error) error {
+// WriteWhole writes a file that gets its name only once it is whole, and replaces what had the name before.
+func WriteWhole(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err

@@ -61,6 +61,33 @@ func rankProcess(t *testing.T, env ...string) int {
 	return cmd.Process.Pid
 }
 
+// standStill stops a process and waits until it is: the signal takes its threads one after another.
+func standStill(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	inState(t, pid, 'T')
+}
+
+// sleeping waits until a process has nothing to do.
+func sleeping(t *testing.T, pid int) {
+	t.Helper()
+	inState(t, pid, 'S')
+}
+
+func inState(t *testing.T, pid int, state byte) {
+	t.Helper()
+	var stat []byte
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		stat, _ = os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if i := strings.LastIndexByte(string(stat), ')'); i >= 0 && i+2 < len(stat) && stat[i+2] == state {
+			return
+		}
+	}
+	t.Fatalf("process %d does not come to state %c: %s", pid, state, stat)
+}
+
 // noTools is a host without any program.
 func noTools(string) (string, error) { return "", errors.New("none") }
 
@@ -72,9 +99,8 @@ func TestCollectRealProcesses(t *testing.T) {
 	one := rankProcess(t, "RANK=0", "MASTER_ADDR=here", job)
 	two := rankProcess(t, "RANK=1", "MASTER_ADDR=here", job)
 	rankProcess(t, "RANK=1", "MASTER_ADDR=elsewhere", job)
-	if err := syscall.Kill(two, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	standStill(t, two)
+	sleeping(t, one)
 	dir := filepath.Join(t.TempDir(), "kept")
 	e, err := Collect(t.Context(), Targets{PIDs: []int{one}, Job: true}, Options{Dir: dir, RASAddr: "-", tools: noTools})
 	if err != nil {

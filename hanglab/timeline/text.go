@@ -9,6 +9,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/commprobe/commprobe/internal/rankset"
 )
 
 // describe puts an event in words.
@@ -226,28 +228,10 @@ func (l *Line) who(r row) string {
 	case len(ranks) > 1 && len(ranks) == l.Ranks:
 		parts = append(parts, "all ranks")
 	case len(ranks) > 0:
-		parts = append(parts, rankList(ranks))
+		parts = append(parts, rankset.Fold(ranks, ", "))
 	}
 	if supervisor {
 		parts = append(parts, "supervisor")
-	}
-	return strings.Join(parts, ", ")
-}
-
-// rankList prints ascending ranks with runs folded: "0-2, 4".
-func rankList(ranks []int) string {
-	var parts []string
-	for i := 0; i < len(ranks); {
-		j := i
-		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
-			j++
-		}
-		s := strconv.Itoa(ranks[i])
-		if j > i {
-			s += "-" + strconv.Itoa(ranks[j])
-		}
-		parts = append(parts, s)
-		i = j + 1
 	}
 	return strings.Join(parts, ", ")
 }
@@ -321,9 +305,9 @@ func (l *Line) roleText(r row, of []int) string {
 	case len(parents) == 0:
 		return "seen"
 	case first.Role == Observation:
-		return "same as #" + rankList(parents)
+		return "same as #" + rankset.Fold(parents, ", ")
 	default:
-		return "follows #" + rankList(parents)
+		return "follows #" + rankset.Fold(parents, ", ")
 	}
 }
 
@@ -364,7 +348,7 @@ func (l *Line) common(r row) string {
 			about = append(about, l.Entries[i].About)
 		}
 		slices.Sort(about)
-		s = "ranks " + rankList(slices.Compact(about)) + ": " + s
+		s = "ranks " + rankset.Fold(about, ", ") + ": " + s
 	}
 	return s
 }

@@ -364,11 +364,3 @@ func TestManyRanks(t *testing.T) {
 		t.Errorf("causes %v, %d rows", l.Causes, len(rows))
 	}
 }
-
-func TestRankList(t *testing.T) {
-	for want, in := range map[string][]int{"0-2, 4": {0, 1, 2, 4}, "7": {7}, "": nil, "1, 3-4": {1, 3, 4}} {
-		if got := rankList(in); got != want {
-			t.Errorf("%v: %q, want %q", in, got, want)
-		}
-	}
-}

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/commprobe/commprobe/internal/rankset"
 )
 
 // span prints a duration to the millisecond, below that to the microsecond. It cuts, so that nothing is said to have lasted longer than it has.
@@ -17,24 +19,6 @@ func span(d time.Duration) string {
 	default:
 		return strconv.FormatFloat(float64(d.Milliseconds())/1000, 'f', -1, 64) + " s"
 	}
-}
-
-// rankList prints ranks with runs folded: "0-2, 4".
-func rankList(ranks []int) string {
-	var parts []string
-	for i := 0; i < len(ranks); {
-		j := i
-		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
-			j++
-		}
-		s := strconv.Itoa(ranks[i])
-		if j > i {
-			s += "-" + strconv.Itoa(ranks[j])
-		}
-		parts = append(parts, s)
-		i = j + 1
-	}
-	return strings.Join(parts, ", ")
 }
 
 func plural(n int, one, many string) string {
@@ -175,7 +159,7 @@ func (m *Machine) dumpsMissingLine() string {
 		if len(miss) == 1 {
 			word = "rank"
 		}
-		parts = append(parts, fmt.Sprintf("no dump from %s %s (ended, stopped, or out of the store's reach)", word, rankList(miss)))
+		parts = append(parts, fmt.Sprintf("no dump from %s %s (ended, stopped, or out of the store's reach)", word, rankset.Fold(miss, ", ")))
 	}
 	return m.line("%s after the alarm: %s; going on without", span(m.cfg.DumpWait), strings.Join(parts, "; "))
 }

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/commprobe/commprobe/internal/rankset"
 )
 
 var (
@@ -169,23 +171,7 @@ func FormatRanks(ranks []int) string {
 	if len(ranks) == 0 {
 		return "none"
 	}
-	sorted := slices.Compact(slices.Sorted(slices.Values(ranks)))
-	var b strings.Builder
-	for i := 0; i < len(sorted); {
-		j := i
-		for j+1 < len(sorted) && sorted[j+1] == sorted[j]+1 {
-			j++
-		}
-		if b.Len() > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(strconv.Itoa(sorted[i]))
-		if j > i {
-			b.WriteString("-" + strconv.Itoa(sorted[j]))
-		}
-		i = j + 1
-	}
-	return b.String()
+	return rankset.Fold(ranks, ", ")
 }
 
 // NameRanks is FormatRanks with the word in front: "rank 3", "ranks 0-2, 4".

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/commprobe/commprobe/internal/rankset"
 )
 
 // maxEvidence is how many lines a finding quotes; a job of a thousand ranks repeats itself.
@@ -185,32 +187,13 @@ func names(n int, in []string) string {
 	return strings.Join(out, ", ")
 }
 
-// spans writes numbers as "0-3, 7".
-func spans(in []int) string {
-	in = slices.Compact(slices.Sorted(slices.Values(in)))
-	var out []string
-	for i := 0; i < len(in); {
-		j := i
-		for j+1 < len(in) && in[j+1] == in[j]+1 {
-			j++
-		}
-		s := strconv.Itoa(in[i])
-		if j > i {
-			s += "-" + strconv.Itoa(in[j])
-		}
-		out = append(out, s)
-		i = j + 1
-	}
-	return strings.Join(out, ", ")
-}
-
 // rankList is "rank 3" or "ranks 0-3, 7".
 func rankList(in []int) string {
 	in = slices.Compact(slices.Sorted(slices.Values(in)))
 	if len(in) == 1 {
 		return "rank " + strconv.Itoa(in[0])
 	}
-	return "ranks " + spans(in)
+	return "ranks " + rankset.Fold(in, ", ")
 }
 
 // on is " on a, b", or "" where no host is known.

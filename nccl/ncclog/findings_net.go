@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/commprobe/commprobe/internal/rankset"
 )
 
 // virtualName are interfaces that lead to containers, tunnels and VPNs, not to other nodes of a cluster.
@@ -306,7 +308,7 @@ func (f *finder) idleNICs() {
 		}
 		for _, h := range sortedKeys(nics) {
 			if n := len(used[h]); n > 0 && n < nics[h] && ranks[h] >= nics[h] {
-				g.take(h, fmt.Sprintf("numbers %s of %d", spans(slices.Collect(maps.Keys(used[h]))), nics[h]), lines[h][0])
+				g.take(h, fmt.Sprintf("numbers %s of %d", rankset.Fold(slices.Collect(maps.Keys(used[h])), ", "), nics[h]), lines[h][0])
 				g.lines = append(g.lines, lines[h]...)
 			}
 		}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/commprobe/commprobe/internal/rankset"
 )
 
 // Kind is what a comparison of two samples found.
@@ -307,32 +309,11 @@ func who(ranks []int, n int) string {
 	case len(ranks) == 1 && n <= 1:
 		return "rank " + strconv.Itoa(ranks[0])
 	case len(ranks) == n && n > 0:
-		return "ranks " + List(ranks)
+		return "ranks " + rankset.Fold(ranks, ",")
 	case n == 1:
 		return "1 rank"
 	}
 	return strconv.Itoa(n) + " ranks"
-}
-
-// List writes ranks as "0-2,5".
-func List(ranks []int) string {
-	sorted := slices.Compact(slices.Sorted(slices.Values(ranks)))
-	var b strings.Builder
-	for i := 0; i < len(sorted); {
-		j := i
-		for j+1 < len(sorted) && sorted[j+1] == sorted[j]+1 {
-			j++
-		}
-		if b.Len() > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(strconv.Itoa(sorted[i]))
-		if j > i {
-			b.WriteString("-" + strconv.Itoa(sorted[j]))
-		}
-		i = j + 1
-	}
-	return b.String()
 }
 
 // Watch takes n samples, interval apart. It gives those that it has when one fails, with the error, and when ctx ends.
