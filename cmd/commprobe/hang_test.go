@@ -155,7 +155,7 @@ func TestHangAll64(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "all.json")
 	sit(t)
-	j := start(t, nil, "hang", "run", "all", "--engine", "host", "-g", "64", "-T", "8", "-j", "3", "--out", dir, "--json", out)
+	j := start(t, nil, "hang", "run", "all", "--engine", "host", "-g", "64", "-T", "8", "-j", "2", "--out", dir, "--json", out)
 	if code := j.exit(t, 8*time.Minute); code != 0 {
 		t.Errorf("exit status %d", code)
 	}
