@@ -62,7 +62,6 @@ type ballot struct {
 	h      hypothesis
 	agree  []bool
 	k      int          // number that agree
-	voters int          // set at the end: samples that the text's statement rests on
 	rivals []hypothesis // others of the same kind that agree as well
 }
 

@@ -354,6 +354,7 @@ const (
 	ExitTimeout     = 4
 	ExitDied        = 5
 	ExitWrongData   = 6
+	ExitFindings    = 8 // a fault was found in what was looked at, not in what was done
 	ExitInterrupted = 130
 )
 

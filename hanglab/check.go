@@ -10,11 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/commprobe/commprobe/bench"
 	"github.com/commprobe/commprobe/internal/bootstrap"
 )
-
-// exitFindings is the exit status of a run in which a fault was named before anything hung.
-const exitFindings = 8
 
 // fingerprint is what all ranks of a collective must agree on. Sequence numbers are each rank's own count.
 type fingerprint struct {
@@ -53,7 +51,7 @@ func (l *lab) compare(c *labComm, x call) error {
 	if errors.As(err, &missing) {
 		text := fmt.Sprintf("%s did not come to call %d of communicator %s (%s) within %v", bootstrap.NameRanks(missing.Missing), mine.Seq, c.group.name, x, l.plan.Op)
 		l.mark("check_calls", "group", c.group.name, "seq", mine.Seq, "missing", bootstrap.FormatRanks(missing.Missing), "text", text)
-		return &ExitError{Code: exitFindings, Text: text}
+		return &ExitError{Code: bench.ExitFindings, Text: text}
 	}
 	if err != nil {
 		return fmt.Errorf("comparing calls: %w", err)
@@ -70,7 +68,7 @@ func (l *lab) compare(c *labComm, x call) error {
 	}
 	text = fmt.Sprintf("call %d of communicator %s: %s", mine.Seq, c.group.name, text)
 	l.mark("check_calls", "group", c.group.name, "seq", mine.Seq, "ranks", bootstrap.FormatRanks(odd), "text", text)
-	return &ExitError{Code: exitFindings, Text: text}
+	return &ExitError{Code: bench.ExitFindings, Text: text}
 }
 
 // disagreement compares fingerprints. The odd ranks are those that differ from a majority; in a tie nobody is odd and the text names both sides.

@@ -1,7 +1,6 @@
 package hanglab
 
 import (
-	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -82,5 +81,3 @@ func splitPrefix(line string) (rank int, text string, ok bool) {
 	rank, err := strconv.Atoi(number)
 	return rank, text, err == nil
 }
-
-func splitPort(addr string) (host, port string, err error) { return net.SplitHostPort(addr) }

@@ -54,7 +54,7 @@ func (o Outcome) Exit() int {
 	case Died:
 		return bench.ExitDied
 	case Named, Refused:
-		return exitFindings
+		return bench.ExitFindings
 	case Interrupted:
 		return bench.ExitInterrupted
 	}

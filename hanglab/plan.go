@@ -38,10 +38,9 @@ func (p *Plan) Validate() error {
 	if err != nil {
 		return err
 	}
-	least := max(2, sc.MinWorld)
 	switch {
-	case p.World < least || p.World > 1024:
-		return fmt.Errorf("-g %d: %s needs %d to 1024 ranks", p.World, sc.Name, least)
+	case p.World < 2 || p.World > 1024:
+		return fmt.Errorf("-g %d: %s needs 2 to 1024 ranks", p.World, sc.Name)
 	case p.Rank < 0 || p.Rank >= p.World:
 		return fmt.Errorf("--rank %d: there are ranks 0 to %d", p.Rank, p.World-1)
 	case p.Steps < 2 || p.Steps > 64:

@@ -20,7 +20,6 @@ type Scenario struct {
 
 	Constant bool // all steps have one size, whatever was asked for
 	Lazy     bool // communicators are made at their first use
-	MinWorld int  // 2 if 0
 	HostOnly bool // needs the host engine
 	Seconds  bool // needs a second communicator over all ranks from the start
 	SameGPU  bool // the odd rank takes its neighbour's device

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -43,13 +44,6 @@ type StartRank struct {
 	Env     []string
 }
 
-// heardLine is a line of a rank's output.
-type heardLine struct {
-	rank int
-	at   time.Duration
-	text string
-}
-
 // run is the state of a running scenario.
 type run struct {
 	*Supervisor
@@ -60,6 +54,7 @@ type run struct {
 	net      *twoNets
 	clocks   map[int]clockReport
 	began    time.Duration // all ranks had joined
+	wall     int64         // this process's wall clock minus its monotonic one, when the clocks were compared
 
 	mu     sync.Mutex
 	files  map[int]*os.File
@@ -148,7 +143,7 @@ func (r *run) start(ctx context.Context) (err error) {
 	if err := r.server.Set(ctx, keyPlan, encode(r.Plan)); err != nil {
 		return err
 	}
-	_, port, err := splitPort(r.server.Addr().String())
+	_, port, err := net.SplitHostPort(r.server.Addr().String())
 	if err != nil {
 		return err
 	}
@@ -185,6 +180,7 @@ func (r *run) join(ctx context.Context) error {
 		if a.err != nil {
 			return fmt.Errorf("rendezvous: %w", a.err)
 		}
+		r.wall = time.Now().UnixNano() - csrc.NowNs()
 		r.clocks = make(map[int]clockReport, len(a.parts))
 		for rank, raw := range a.parts {
 			c, err := decode[clockReport](raw)
@@ -459,6 +455,5 @@ func (r *run) clockOffset(rank int) (offset, within time.Duration) {
 	if !ok {
 		return 0, 0
 	}
-	mine := time.Now().UnixNano() - csrc.NowNs()
-	return time.Duration(c.OffsetNs - mine), time.Duration(c.RTTNs / 2)
+	return time.Duration(c.OffsetNs - r.wall), time.Duration(c.RTTNs / 2)
 }

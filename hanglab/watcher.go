@@ -25,7 +25,6 @@ const abortWait = 2 * time.Second
 type watcher struct {
 	*rank
 	machine *watch.Machine
-	monitor *watch.Monitor
 	inbox   chan moment
 	ended   chan watch.Exit // has room for one: the first counts
 	gone    atomic.Bool     // communicators are being aborted, or the process ends

@@ -118,13 +118,6 @@ func (r *rank) close() error {
 	return errors.Join(errs...)
 }
 
-// abort ends the communicator before its time.
-func (r *rank) abort() error {
-	c := r.comm
-	r.comm = nil
-	return c.Abort()
-}
-
 // encode writes values as elements of type t.
 func encode(t nccl.DataType, v []float64) []byte {
 	b := make([]byte, 0, 4*len(v))

@@ -61,18 +61,13 @@ func diagnoseCommand() *cli.Command {
 		&cli.StringFlag{Name: "keep", Usage: "with --live: keep what was collected in `DIR`, which may be read again, also by others"},
 		&cli.BoolFlag{Name: "force", Usage: "replace files that exist"},
 	}
-	for _, f := range globalFlags() {
-		if name := f.Names()[0]; name == "quiet" || name == "no-color" {
-			flags = append(flags, f)
-		}
-	}
 	return &cli.Command{
 		Name:            "diagnose",
 		Usage:           "say who is to blame for a hang, in which call, and why",
 		ArgsUsage:       "PATH… | --live PID… | --live --job   (- is stdin)",
 		Description:     diagnoseHelp,
 		HideHelpCommand: true,
-		Flags:           flags,
+		Flags:           append(flags, sayFlags()...),
 		Action:          runDiagnose,
 	}
 }
@@ -94,7 +89,7 @@ func runDiagnose(c *cli.Context) error {
 		return &exitError{bench.ExitInternal, fmt.Errorf("diagnose: %w", err)}
 	}
 	if v.Accuses() {
-		return &exitError{exitFindings, nil}
+		return &exitError{bench.ExitFindings, nil}
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/commprobe/commprobe/bench"
 	"github.com/commprobe/commprobe/hanglab"
 	"github.com/commprobe/commprobe/hanglab/diagnose"
 	"github.com/commprobe/commprobe/hanglab/flight"
@@ -35,7 +36,7 @@ func verdictOf(t *testing.T, paths ...string) *diagnose.Verdict {
 	if err := d.Decode(&v); err != nil || d.More() {
 		t.Fatalf("%v: exit status %d, not one document (%v): %s%s", paths, f.code, err, f.stdout, f.stderr)
 	}
-	want := exitFindings
+	want := bench.ExitFindings
 	if v.Class == diagnose.NotAHang || v.Class == diagnose.Undecided {
 		want = 0
 	}
@@ -399,7 +400,7 @@ func TestDiagnoseDocument(t *testing.T) {
 	dir := writeDumps(t, 2)
 	page := filepath.Join(t.TempDir(), "hang.html")
 	f := inProcess("diagnose", dir, "--json", "-", "--html", page)
-	if f.code != exitFindings || f.stderr != "" {
+	if f.code != bench.ExitFindings || f.stderr != "" {
 		t.Fatalf("exit status %d: %s", f.code, f.stderr)
 	}
 	var doc struct {
@@ -437,7 +438,7 @@ func TestDiagnoseDocument(t *testing.T) {
 
 	text := inProcess("diagnose", dir)
 	has(t, text.stdout, "DIFFERENT SIZES IN ONE CALL: rank 2", "train.py:42", "> rank 2", "trace_2", "fix ")
-	if n := strings.Count(text.stdout, "\n"); n > 40 || strings.Contains(text.stdout, "\x1b") || text.code != exitFindings {
+	if n := strings.Count(text.stdout, "\n"); n > 40 || strings.Contains(text.stdout, "\x1b") || text.code != bench.ExitFindings {
 		t.Errorf("exit status %d, %d lines:\n%s", text.code, n, text.stdout)
 	}
 	if all := inProcess("diagnose", dir, "--all").stdout; strings.Count(all, "trace_") <= strings.Count(text.stdout, "trace_") {
@@ -483,7 +484,7 @@ func TestDiagnoseStdin(t *testing.T) {
 	t.Parallel()
 	dir := writeDumps(t, 1)
 	f := feed(t, tarOf(t, dir), "-")
-	if f.code != exitFindings || f.stderr != "" {
+	if f.code != bench.ExitFindings || f.stderr != "" {
 		t.Fatalf("exit status %d: %s", f.code, f.stderr)
 	}
 	has(t, f.stdout, "DIFFERENT SIZES IN ONE CALL: rank 1", "trace_1")
@@ -534,7 +535,7 @@ func TestDiagnoseHostile(t *testing.T) {
 	dumps := writeDumps(t, 3)
 	for _, bad := range []string{bomb, upward} {
 		f := inProcess("diagnose", dumps, bad)
-		if f.code != exitFindings || !strings.Contains(f.stdout, "rank 3") || !strings.Contains(f.stderr, filepath.Base(bad)) {
+		if f.code != bench.ExitFindings || !strings.Contains(f.stdout, "rank 3") || !strings.Contains(f.stderr, filepath.Base(bad)) {
 			t.Errorf("%s: exit status %d, stderr %q\n%s", filepath.Base(bad), f.code, f.stderr, f.stdout)
 		}
 		if strings.Contains(f.stdout+f.stderr, "\x1b") {
@@ -545,7 +546,7 @@ func TestDiagnoseHostile(t *testing.T) {
 		}
 	}
 	f := inProcess("diagnose", dumps, pickle)
-	if f.code != exitFindings || !strings.Contains(f.stdout, "rank 3") {
+	if f.code != bench.ExitFindings || !strings.Contains(f.stdout, "rank 3") {
 		t.Errorf("a pickle of code: exit status %d, %s\n%s", f.code, f.stderr, f.stdout)
 	}
 	if _, err := os.Stat(executed); err == nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -129,13 +128,10 @@ func envCheck(c *cli.Context, args []string) error {
 		return err
 	}
 	if ncclenv.HasFault(r.Findings) {
-		return &exitError{exitFindings, nil}
+		return &exitError{bench.ExitFindings, nil}
 	}
 	return nil
 }
-
-// exitFindings is the status of commands that found a fault in what they looked at, not in what they did.
-const exitFindings = 8
 
 // readEnvFiles reads each file; several of equal name in different folders are told apart by their folders.
 func readEnvFiles(files []string, stdin io.Reader) ([]*ncclenv.Source, error) {
@@ -192,12 +188,7 @@ func hostLabel(name string, files []string) string {
 
 // writeEnv writes a value as JSON where that was asked for, and as text unless the JSON took stdout.
 func writeEnv(c *cli.Context, value any, text func(io.Writer) error) error {
-	asJSON := func(w io.Writer) error {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		enc.SetEscapeHTML(false)
-		return enc.Encode(value)
-	}
+	asJSON := func(w io.Writer) error { return writeIndented(w, value, "  ") }
 	var err error
 	switch file := c.String("json"); file {
 	case "":

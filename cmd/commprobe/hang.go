@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -184,17 +183,15 @@ func (j *hangJob) choose(names []string) error {
 func (j *hangJob) settle(c *cli.Context) error {
 	p := &j.plan
 	p.NCCLPath, p.CUDARTPath = text(c, "nccl-lib"), text(c, "cudart-lib")
-	name, err := engineName(c)
+	asked, err := engineName(c)
 	if err != nil {
 		return err
 	}
-	choice := &sweepRun{stderr: j.stderr, quiet: j.quiet}
-	choice.plan.NCCLPath, choice.plan.CUDARTPath = p.NCCLPath, p.CUDARTPath
-	devices, err := choice.chooseEngine(name)
+	engine, devices, err := chooseEngine(asked, p.CUDARTPath, p.NCCLPath, j.say)
 	if err != nil {
 		return err
 	}
-	p.Engine = choice.plan.Engine
+	p.Engine = engine
 	p.World = 4
 	if p.Engine == "native" {
 		p.World = devices
@@ -234,6 +231,13 @@ func (j *hangJob) settle(c *cli.Context) error {
 		}
 	}
 	return nil
+}
+
+// say prints a remark on stderr.
+func (j *hangJob) say(format string, args ...any) {
+	if !j.quiet {
+		fmt.Fprintf(j.stderr, "commprobe: "+format+"\n", args...)
+	}
 }
 
 func (j *hangJob) deadlines(c *cli.Context) {
@@ -330,16 +334,9 @@ func (j *hangJob) writeJSON(v any) error {
 	case "":
 		return nil
 	case "-":
-		return writeIndented(j.stdout, v)
+		return writeIndented(j.stdout, v, "  ")
 	}
-	return report.WriteFile(j.json, report.Options{Force: true}, func(w io.Writer) error { return writeIndented(w, v) })
-}
-
-func writeIndented(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	return report.WriteFile(j.json, report.Options{Force: true}, func(w io.Writer) error { return writeIndented(w, v, "  ") })
 }
 
 // several runs scenarios side by side and shows a line for each, in their order, as soon as it and those before it are done.
@@ -412,15 +409,9 @@ func hangRankCommand() *cli.Command {
 }
 
 func hangRank() error {
-	gone, err := launch.WatchParent(os.Getenv)
+	gone, err := watchParent(0)
 	if err != nil {
-		return &exitError{bench.ExitInternal, err}
-	}
-	if gone != nil {
-		go func() {
-			<-gone
-			launch.KillOwnGroup()
-		}()
+		return err
 	}
 	cfg, err := workerConfigOne(os.Getenv)
 	if err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -85,19 +84,14 @@ func readLog(c *cli.Context) error {
 		return &exitError{bench.ExitInternal, fmt.Errorf("log: %w", err)}
 	}
 	if slices.ContainsFunc(doc.Findings, func(f ncclog.Finding) bool { return f.Severity == ncclog.Fault }) {
-		return &exitError{status: exitFindings}
+		return &exitError{status: bench.ExitFindings}
 	}
 	return nil
 }
 
 func writeLog(c *cli.Context, doc logDocument, out string, opts report.Options) error {
 	if out != "" {
-		write := func(w io.Writer) error {
-			e := json.NewEncoder(w)
-			e.SetEscapeHTML(false)
-			e.SetIndent("", " ")
-			return e.Encode(doc)
-		}
+		write := func(w io.Writer) error { return writeIndented(w, doc, " ") }
 		if out == "-" {
 			return write(c.App.Writer)
 		}

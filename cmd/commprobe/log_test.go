@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/commprobe/commprobe/bench"
 	"github.com/commprobe/commprobe/nccl/ncclog"
 )
 
@@ -37,7 +38,7 @@ func TestLogReport(t *testing.T) {
 func TestLogFaultIsStatus8(t *testing.T) {
 	t.Parallel()
 	f := logRun(logFolder + "errors_2.28.log")
-	if f.code != exitFindings || f.stderr != "" {
+	if f.code != bench.ExitFindings || f.stderr != "" {
 		t.Fatalf("exit status %d: %s", f.code, f.stderr)
 	}
 	has(t, f.stdout, "FAULT", "WARN LINES", "means:")
@@ -51,7 +52,7 @@ func TestLogJSON(t *testing.T) {
 		Findings []ncclog.Finding
 		Log      ncclog.Log
 	}
-	if err := json.Unmarshal([]byte(f.stdout), &doc); err != nil || f.code != exitFindings {
+	if err := json.Unmarshal([]byte(f.stdout), &doc); err != nil || f.code != bench.ExitFindings {
 		t.Fatalf("exit status %d, %v", f.code, err)
 	}
 	if doc.Format != "commprobe log 1" || len(doc.Findings) == 0 || len(doc.Log.Processes) != 2 || len(doc.Log.Warnings) != 7 {

@@ -3,11 +3,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -100,6 +102,19 @@ func globalFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "quiet", Usage: "no progress and no remarks on stderr"},
 		&cli.BoolFlag{Name: "no-color", Usage: "no colours (the variable NO_COLOR does the same)"},
 	}
+}
+
+// sayFlags are those of the global ones that concern what is printed, for commands that use no engine.
+func sayFlags() []cli.Flag {
+	return slices.DeleteFunc(globalFlags(), func(f cli.Flag) bool { return f.Names()[0] != "quiet" && f.Names()[0] != "no-color" })
+}
+
+// writeIndented writes one JSON document.
+func writeIndented(w io.Writer, v any, indent string) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", indent)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
 }
 
 // engineName is the --engine that was asked for, refused when there is none of that name.

@@ -33,18 +33,13 @@ func plotCommand() *cli.Command {
 		&cli.BoolFlag{Name: "no-draw", Usage: "no curve in the terminal"},
 		&cli.BoolFlag{Name: "force", Usage: "replace files that exist"},
 	}
-	for _, f := range globalFlags() {
-		if name := f.Names()[0]; name == "quiet" || name == "no-color" {
-			flags = append(flags, f)
-		}
-	}
 	return &cli.Command{
 		Name:            "plot",
 		Usage:           "draw or convert result files, ours and those of nccl-tests",
 		ArgsUsage:       "FILE…   (- is stdin)",
 		Description:     plotHelp,
 		HideHelpCommand: true,
-		Flags:           flags,
+		Flags:           append(flags, sayFlags()...),
 		Action:          plot,
 	}
 }

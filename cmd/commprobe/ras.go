@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -103,7 +102,7 @@ func askRAS(c *cli.Context) error {
 		return &exitError{bench.ExitInternal, fmt.Errorf("ras: %w", err)}
 	}
 	if doc.Comparison.Alarm {
-		return &exitError{status: exitFindings}
+		return &exitError{status: bench.ExitFindings}
 	}
 	return nil
 }
@@ -147,12 +146,7 @@ func rasStatus(err error) int {
 
 func writeRAS(c *cli.Context, doc rasDocument, out string, opts report.Options) error {
 	if out != "" {
-		write := func(w io.Writer) error {
-			e := json.NewEncoder(w)
-			e.SetEscapeHTML(false)
-			e.SetIndent("", " ")
-			return e.Encode(doc)
-		}
+		write := func(w io.Writer) error { return writeIndented(w, doc, " ") }
 		if out == "-" {
 			return write(c.App.Writer)
 		}

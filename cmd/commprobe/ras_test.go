@@ -64,10 +64,10 @@ func TestRAS(t *testing.T) {
 		code   int
 		want   []string
 	}{
-		{"a rank is behind", stuck, nil, exitFindings, []string{"ALARM", "AllReduce: rank 2 at 6, ranks 0-1,3 at 7, and none moved", "behind rank 2: process 102 on 192.0.2.7, GPU 2", "AllReduce 7 x3, 6 x1 > 7 x3, 6 x1"}},
+		{"a rank is behind", stuck, nil, bench.ExitFindings, []string{"ALARM", "AllReduce: rank 2 at 6, ranks 0-1,3 at 7, and none moved", "behind rank 2: process 102 on 192.0.2.7, GPU 2", "AllReduce 7 x3, 6 x1 > 7 x3, 6 x1"}},
 		{"it moves", moving, nil, bench.ExitOK, []string{"no alarm: the job moves"}},
 		{"idle", equal, nil, bench.ExitOK, []string{"no alarm: nothing stands still that should not", "frozen"}},
-		{"should work", equal, []string{"--working"}, exitFindings, []string{"ALARM", "launched everywhere"}},
+		{"should work", equal, []string{"--working"}, bench.ExitFindings, []string{"ALARM", "launched everywhere"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -96,7 +96,7 @@ func TestRASJSON(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(f.stdout), &doc); err != nil || f.code != exitFindings {
+	if err := json.Unmarshal([]byte(f.stdout), &doc); err != nil || f.code != bench.ExitFindings {
 		t.Fatalf("exit status %d, %v", f.code, err)
 	}
 	if doc.Format != "commprobe ras 1" || len(doc.Samples) != 3 || doc.Samples[2].NCCL != "2.29.1" || !doc.Comparison.Alarm ||

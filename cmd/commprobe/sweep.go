@@ -248,14 +248,15 @@ func (s *sweepRun) makePlan(c *cli.Context) error {
 	if s.runs < 1 || s.runs > 10000 {
 		return usage("--runs %d: must be between 1 and 10000", s.runs)
 	}
-	engine, err := engineName(c)
+	asked, err := engineName(c)
 	if err != nil {
 		return err
 	}
-	devices, err := s.chooseEngine(engine)
+	engine, devices, err := chooseEngine(asked, p.CUDARTPath, p.NCCLPath, s.say)
 	if err != nil {
 		return err
 	}
+	p.Engine = engine
 	// On the host engine the ranks' own streams keep the processors busy: there is nothing quiet to find.
 	p.QuietCores = p.Engine == "native"
 	if c.IsSet("quiet-cores") {
@@ -347,27 +348,24 @@ func typesAndOps(types, ops string) (t, o []string) {
 	return once(t), once(o)
 }
 
-// chooseEngine settles what the ranks will use and returns how many devices this host has for them; 0 means as many as wanted.
-func (s *sweepRun) chooseEngine(engine string) (int, error) {
-	if engine == "host" {
-		s.plan.Engine = "host"
-		return 0, nil
+// chooseEngine settles which engine the ranks will use, of what --engine says, and how many devices this host has for them; 0 means as many as
+// wanted. say hears why it is not the native one.
+func chooseEngine(asked, cudart, ncclLib string, say func(format string, args ...any)) (engine string, devices int, err error) {
+	if asked == "host" {
+		return "host", 0, nil
 	}
-	s.plan.Engine = "native"
-	err := bench.UseEngine("native", s.plan.CUDARTPath, s.plan.NCCLPath, 0)
+	err = bench.UseEngine("native", cudart, ncclLib, 0)
 	if err == nil {
-		n, err := cuda.DeviceCount()
-		if err != nil {
-			return 0, &exitError{bench.ExitInternal, err}
+		if devices, err = cuda.DeviceCount(); err != nil {
+			return "", 0, &exitError{bench.ExitInternal, err}
 		}
-		return n, nil
+		return "native", devices, nil
 	}
-	if engine == "native" {
-		return 0, &exitError{noDeviceStatus(err), fmt.Errorf("native engine: %w", err)}
+	if asked == "native" {
+		return "", 0, &exitError{noDeviceStatus(err), fmt.Errorf("native engine: %w", err)}
 	}
-	s.plan.Engine = "host"
-	s.say("engine: host, since %v", err)
-	return 0, nil
+	say("engine: host, since %v", err)
+	return "host", 0, nil
 }
 
 func (s *sweepRun) chooseWorld(c *cli.Context, devices int) error {

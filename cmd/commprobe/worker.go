@@ -38,18 +38,25 @@ func workerCommand() *cli.Command {
 	}
 }
 
-func worker() error {
-	gone, err := launch.WatchParent(os.Getenv)
-	if err != nil {
-		return &exitError{bench.ExitInternal, err}
+// watchParent ends this process and what it started some time after its parent is gone: a thread that hangs must not keep it alive.
+func watchParent(grace time.Duration) (gone <-chan struct{}, err error) {
+	if gone, err = launch.WatchParent(os.Getenv); err != nil {
+		return nil, &exitError{bench.ExitInternal, err}
 	}
 	if gone != nil {
-		// The orderly way out is RunWorker's; a thread that hangs must not keep the process alive after its parent.
 		go func() {
 			<-gone
-			time.Sleep(3 * time.Second)
+			time.Sleep(grace)
 			launch.KillOwnGroup()
 		}()
+	}
+	return gone, nil
+}
+
+func worker() error {
+	gone, err := watchParent(3 * time.Second) // the orderly way out is RunWorker's
+	if err != nil {
+		return err
 	}
 	cfg, err := workerConfig(os.Getenv)
 	if err != nil {

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"cmp"
-	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -387,7 +386,6 @@ type joiner struct {
 	byKey map[string][]*group
 	all   []*group
 	parts map[*group][]*part
-	keys  map[*int]string
 }
 
 func (b *joiner) put(p, only *part) {
@@ -448,5 +446,3 @@ func (b *joiner) p2pByDesc() {
 		g.p2p = g.p2p || carries[g.desc]
 	}
 }
-
-func (g *group) String() string { return fmt.Sprintf("%s %v", g.title(), g.ranks) }

@@ -27,9 +27,6 @@ const (
 	noMemory = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 6.00 GiB.\n"
 )
 
-// fourWait is a hang of all ranks in one call.
-var fourWait = threeWait + watchdog(3, "10:00:01", "ALLREDUCE", 50, 52, 49, 1024)
-
 // TestCaught: an error that the program got over is not what a job ended by, unless the job ends soon after it.
 func TestCaught(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{

@@ -49,8 +49,6 @@ type finding struct {
 	Verdict
 	layer layer
 	when  time.Time // of the event itself, zero if it is not known
-	mono  int64     // the same on the laboratory's monotonic clock, 0: unknown
-	echo  bool      // a consequence, whatever its layer
 	kinds []string  // sources that say so: "dump", "log"
 }
 

@@ -32,7 +32,6 @@ type member struct {
 	calls   []issued
 	p2p     []issued
 	lost    bool   // calls before the first one are not there any more
-	stale   bool   // its states were not looked at again after its last call
 	text    string // the line that says it, for a log
 	log     bool
 	cut     bool // its record ends too early

@@ -22,7 +22,6 @@ type mismatch struct {
 	shift int  // +1: the odd rank is one call ahead of the others (it left one out), -1: one behind
 	match int  // calls that agree again after the shift
 	old   bool // every rank has long gone on after it
-	first bool // it is the first call of a communicator, whose log is whole
 	hint  bool // the shift rests on the program's own repetition
 }
 

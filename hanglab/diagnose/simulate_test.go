@@ -26,7 +26,6 @@ type sim struct {
 	done    []int // calls complete
 	stopAt  []int // a rank's host stops before that call, -1: never
 	ahead   int
-	seqOf   []map[string]int64
 	seqs    [][]int64 // of each call of each rank
 }
 

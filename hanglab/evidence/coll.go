@@ -345,15 +345,6 @@ func ncclFact(kind FactKind, p *ncclProc, before, line []byte, at Where) Fact {
 	return f
 }
 
-// ncclLine takes a line that has "NCCL INFO" or "NCCL WARN" in it, and tells whether it was NCCL's.
-func ncclLine(line []byte, at Where, ctx *logContext) bool {
-	ctx.coll.rank = ctx.prefix.Rank
-	if ctx.coll.rank < 0 {
-		ctx.coll.rank = ctx.rank
-	}
-	return ctx.coll.line(line, at)
-}
-
 // stampIn finds a time such as "[2026-01-02 10:24:28]" or "2026-01-02T10:24:28" in what stands before a message.
 func stampIn(b []byte) time.Time {
 	for i := 0; i+19 <= len(b); i++ {

@@ -26,13 +26,12 @@ type logContext struct {
 	block   block        // that is open
 	heading stackHeading // "Process 4100: …", which the stacks that follow belong to
 
-	facts   map[FactKind]*factList
-	added   int
-	labels  map[string]int // rank of a launcher's label; -1: of several
-	bases   map[int]bool   // ranks of hosts' first processes, as lines say that have both numbers
-	agents  bool           // a task of the launcher is several ranks
-	past    bool           // in a text that is no evidence
-	markers bool           // of a laboratory run: lines of its own watchdog are read
+	facts  map[FactKind]*factList
+	added  int
+	labels map[string]int // rank of a launcher's label; -1: of several
+	bases  map[int]bool   // ranks of hosts' first processes, as lines say that have both numbers
+	agents bool           // a task of the launcher is several ranks
+	past   bool           // in a text that is no evidence
 
 	traces   traceReader
 	elastic  elasticReader

@@ -16,14 +16,13 @@ type account struct {
 	ownDumpOver            bool
 	knownDumps             map[int]bool
 	aborts                 map[int]bool // asked for, not done
-	asked, heard           bool
+	heard                  bool
 	dumps, requests        int
 	timeouts               int // reports of an own time-out
 	counts                 map[int][2]Counters
 	gaps                   time.Duration // longest time between two rounds
 
 	monitorDump, stuckAt time.Duration
-	monitorDumpOver      bool
 }
 
 func newAccount(n int) account {

@@ -215,10 +215,8 @@ type simRank struct {
 	stopped, everStopped   bool
 	stuck, everStuck       bool // the watchdog
 	deferred               []func()
-	seenKeys               int
 	seen                   []bool
 	errs                   map[int]string
-	maxGap                 time.Duration
 
 	account
 }
