@@ -96,6 +96,24 @@ type Search struct {
 // Load opens the first library that loads and that accept (nil: any) agrees to. accept runs after the table of lib was filled; its error is
 // kept as the reason why that file was passed over. On success it returns the file's path as the loader knows it.
 func Load(lib Lib, s Search, accept func(path string) error) (string, error) {
+	return Find(s, func(h Handle, path string) (string, error) {
+		if Fill(lib, h) == 0 {
+			return "", fmt.Errorf("%s has none of the functions of %s", path, s.Library)
+		}
+		got := LoadedPath(lib)
+		if real, err := filepath.EvalSymlinks(got); err == nil {
+			got = real
+		}
+		if accept != nil {
+			return got, accept(got)
+		}
+		return got, nil
+	})
+}
+
+// Find opens the libraries that s names, in order, until take agrees to one: it gets the opened object and the path that opened it, and returns
+// the file's path as the loader knows it. Its error is kept as the reason why that file was passed over. Errors: *LibraryError.
+func Find(s Search, take func(h Handle, path string) (string, error)) (string, error) {
 	tried := make([]Try, 0, 8)
 	for _, path := range s.candidates() {
 		h, text := Open(path)
@@ -103,21 +121,11 @@ func Load(lib Lib, s Search, accept func(path string) error) (string, error) {
 			tried = append(tried, Try{path, text})
 			continue
 		}
-		if Fill(lib, h) == 0 {
-			tried = append(tried, Try{path, path + " has none of the functions of " + s.Library})
-			continue
+		got, err := take(h, path)
+		if err == nil {
+			return got, nil
 		}
-		got := LoadedPath(lib)
-		if real, err := filepath.EvalSymlinks(got); err == nil {
-			got = real
-		}
-		if accept != nil {
-			if err := accept(got); err != nil {
-				tried = append(tried, Try{path, err.Error()})
-				continue
-			}
-		}
-		return got, nil
+		tried = append(tried, Try{path, err.Error()})
 	}
 	return "", &LibraryError{Library: s.Library, Names: s.Names, Flag: s.Flag, Tried: tried, Meaning: s.Meaning}
 }

@@ -170,11 +170,18 @@ static void note_group_end(cp_series *s) {
   }
 }
 
-// Between two iterations: puts an event behind the records of each lane that has enough of them, or any at all at the end of the series.
+enum { POLL_NS = 1000000 };
+
+// Between two iterations: puts an event behind the records of each lane that has enough of them, or any at all at the end of the series. An event
+// that was used before is asked whether it is done now and then only: a question costs as much as some ten records.
 static int mark(cp_series *s, uint32_t least) {
   for (int i = 0; i < s->nlanes; i++) {
     cp_lane *l = &s->lanes[i];
     if (l->pool == NULL || l->unmarked < least) continue;
+    if (least > 1 && !cp_flight_pool_free(l->pool)) {
+      if (s->noted_ns - s->polled_ns < POLL_NS) continue;
+      s->polled_ns = s->noted_ns;
+    }
     int recorded, code = cp_flight_pool_record(l->pool, l->last, l->stream, &recorded);
     if (code) return fail(s, CP_SERIES_CUDA, code, i);
     if (!recorded) continue;
@@ -190,14 +197,13 @@ static void poll_flight(cp_series *s) {
   }
 }
 
-enum { POLL_NS = 1000000 };
-
-// While the operations run: looks at the events now and then.
-static void watch_flight(cp_series *s) {
+// While the operations run: looks at the events now and then. Only who waits that long needs an event behind the last operations as well.
+static int watch_flight(cp_series *s) {
   int64_t now = cp_now_ns();
-  if (now - s->polled_ns < POLL_NS) return;
+  if (now - s->polled_ns < POLL_NS) return CP_SERIES_OK;
   s->polled_ns = now;
   poll_flight(s);
+  return mark(s, 1);
 }
 
 // A lane's stream has run empty, so all of its events are done as well.
@@ -325,11 +331,10 @@ static int complete(cp_series *s) {
     int got = lane_done(s, l);
     if (got < 0) return s->status;
     if (got) {
-      if (recording(s)) lane_complete(s, l);
       if (l == next) next++;
       continue;
     }
-    if (recording(s)) watch_flight(s);
+    if (recording(s) && watch_flight(s)) return s->status;
     int stop = must_stop(s->abort, s->deadline_ns);
     if (stop) return fail(s, stop, 0, l);
     sched_yield();
@@ -340,6 +345,7 @@ static int complete(cp_series *s) {
 // What -z of nccl-tests does after each iteration.
 static int after_each(cp_series *s) {
   if (complete(s)) return s->status;
+  for (int l = 0; recording(s) && l < s->nlanes; l++) cp_flight_complete(s->flight, s->lanes[l].last, cp_now_ns(), -1);
   if (s->blocking == CP_BLOCKING_WAIT || s->barrier == NULL) return CP_SERIES_OK;
   int64_t from = cp_now_ns();
   int stop = cp_barrier_wait(s->barrier, s->parties, s->abort, s->deadline_ns);
@@ -359,12 +365,21 @@ static int enqueue(cp_series *s) {
     if (s->abort != NULL && cp_flag_get(s->abort)) return fail(s, CP_SERIES_ABORTED, 0, -1);
   }
   if (s->use_events && record(s, s->iters)) return s->status;
-  return recording(s) ? mark(s, 1) : CP_SERIES_OK;
+  s->polled_ns = s->noted_ns;
+  return CP_SERIES_OK;
 }
 
 static int64_t involuntary(void) {
   struct rusage u;
   return getrusage(RUSAGE_THREAD, &u) == 0 ? u.ru_nivcsw : 0;
+}
+
+// After the last time stamp: what the ring has to learn of a series that is over.
+static void close_records(cp_series *s, int status) {
+  if (!recording(s)) return;
+  if (status != CP_SERIES_OK) poll_flight(s); // what is known last
+  for (int l = 0; status == CP_SERIES_OK && l < s->nlanes; l++) lane_complete(s, l);
+  cp_flight_own(NULL);
 }
 
 int cp_series_run(cp_series *s) {
@@ -380,6 +395,7 @@ int cp_series_run(cp_series *s) {
     int stop = cp_barrier_wait(s->barrier, s->parties, s->abort, s->deadline_ns);
     if (stop) return fail(s, stop, 0, -1);
   }
+  if (recording(s)) cp_flight_own(s->flight);
   s->phase = CP_PHASE_ENQUEUE;
   s->start_ns = cp_now_ns();
   int status = enqueue(s);
@@ -390,7 +406,7 @@ int cp_series_run(cp_series *s) {
     status = complete(s);
   }
   s->done_ns = cp_now_ns();
-  if (status != CP_SERIES_OK && recording(s)) poll_flight(s); // what is known last
+  close_records(s, status);
   s->switches = involuntary() - before;
   if (s->probe) s->rate_after = cp_issue_rate();
   s->cpu = sched_getcpu();

@@ -59,7 +59,7 @@ type errNoDevice int
 func (e errNoDevice) Error() string { return fmt.Sprintf("no CUDA device: code %d", int(e)) }
 
 // devices fills the tables and skips the test where there are fewer than n devices.
-func devices(t *testing.T, n int) {
+func devices(t testing.TB, n int) {
 	t.Helper()
 	have, err := engine()
 	var none errNoDevice
@@ -1051,7 +1051,7 @@ func TestSeriesFlightEventFails(t *testing.T) {
 		return
 	}
 	s := twoLanes(csrc.Step{Kind: csrc.StepAllReduce, Send: 1, Recv: 2, Lane: 1})
-	s.Flight = newRing(t, "0")
+	s.Iters, s.Flight = 100, newRing(t, "0") // enough of them for an event in their midst
 	var err error
 	if s.Lanes[1].FlightEvents, err = csrc.NewFlightEvents(s.Flight, []uintptr{21}); err != nil {
 		t.Fatal(err)
@@ -1061,12 +1061,10 @@ func TestSeriesFlightEventFails(t *testing.T) {
 	}
 }
 
-// BenchmarkSeriesFlight is the time of an 8-byte all_reduce with and without the ring, in turn; medians over series of 1000.
+// BenchmarkSeriesFlight is the time of an 8-byte all_reduce with and without the ring on one communicator, in turn (off on, on off): medians
+// over series of 1000, and the median over the pairs' ratios with its 95 % interval (of order statistics).
 func BenchmarkSeriesFlight(b *testing.B) {
-	if native() {
-		b.Skip("measures the host engine")
-	}
-	csrc.FillHost(4)
+	devices(b, 2)
 	const iters = 1000
 	rings := []*csrc.Flight{newRing(b, "0"), newRing(b, "0")}
 	var id [csrc.UniqueIDBytes]byte
@@ -1092,7 +1090,8 @@ func BenchmarkSeriesFlight(b *testing.B) {
 			pool := last.Lanes[0].FlightEvents
 			for i := range 2 * b.N {
 				s := m.series(iters)
-				if i%2 == 1 {
+				recorded := (i + i/2) % 2
+				if recorded == 1 {
 					s.Flight = rings[r]
 					s.Lanes[0].FlightEvents = pool
 				}
@@ -1103,7 +1102,7 @@ func BenchmarkSeriesFlight(b *testing.B) {
 					return
 				}
 				if r == 0 {
-					times[i%2] = append(times[i%2], float64(res.DoneNS-res.StartNS)/iters)
+					times[recorded] = append(times[recorded], float64(res.DoneNS-res.StartNS)/iters)
 				}
 			}
 			if err := m.close(); err != nil {
@@ -1112,6 +1111,18 @@ func BenchmarkSeriesFlight(b *testing.B) {
 		})
 	}
 	wg.Wait()
+	if b.Failed() {
+		return
+	}
+	ratios := make([]float64, len(times[0]))
+	for i := range ratios {
+		ratios[i] = (times[1][i]/times[0][i] - 1) * 100
+	}
+	slices.Sort(ratios)
+	half := int(0.98 * math.Sqrt(float64(len(ratios))))
+	b.ReportMetric(ratios[len(ratios)/2], "%overhead")
+	b.ReportMetric(ratios[max(len(ratios)/2-half, 0)], "%low")
+	b.ReportMetric(ratios[min(len(ratios)/2+half, len(ratios)-1)], "%high")
 	for i, name := range []string{"off-ns/op", "ring-ns/op"} {
 		slices.Sort(times[i])
 		b.ReportMetric(times[i][len(times[i])/2], name)
