@@ -83,6 +83,7 @@ enum { // cudaDeviceAttr
   CP_ATTR_PCI_DOMAIN_ID = 50,
   CP_ATTR_COMPUTE_MAJOR = 75,
   CP_ATTR_COMPUTE_MINOR = 76,
+  CP_ATTR_DMA_BUF_SUPPORTED = 124, // of the driver's attributes, CUDA 11.7
 };
 
 // X(name, parameters, arguments): every function returns cudaError_t as int.
@@ -141,14 +142,20 @@ enum { // cudaDeviceAttr
   X(cudaGetErrorName, (int code), (code)) \
   X(cudaGetErrorString, (int code), (code))
 
+typedef unsigned long long cp_device_ptr; // CUdeviceptr
+
+enum { CP_RANGE_DMA_BUF_FD = 1 }; // CUmemRangeHandleType, CUDA 11.7
+
 // X(name, parameters, arguments): every function returns CUresult as int. The _v2 names are the symbols that cuda.h's plain names mean.
 #define CP_CUDRV_FUNCS(X) \
   X(cuInit, (unsigned flags), (flags)) \
   X(cuDriverGetVersion, (int *version), (version)) \
   X(cuDeviceGet, (cp_device *device, int ordinal), (device, ordinal)) \
   X(cuDeviceGetName, (char *name, int len, cp_device device), (name, len, device)) \
+  X(cuDeviceGetAttribute, (int *value, int attribute, cp_device device), (value, attribute, device)) \
   X(cuDeviceTotalMem_v2, (size_t *bytes, cp_device device), (bytes, device)) \
   X(cuDeviceGetUuid_v2, (cp_uuid *uuid, cp_device device), (uuid, device)) \
+  X(cuMemGetHandleForAddressRange, (void *handle, cp_device_ptr p, size_t bytes, int type, unsigned long long flags), (handle, p, bytes, type, flags)) \
   X(cuModuleLoadData, (cp_module *m, const void *image), (m, image)) \
   X(cuModuleUnload, (cp_module m), (m)) \
   X(cuModuleGetFunction, (cp_function *f, cp_module m, const char *name), (f, m, name)) \

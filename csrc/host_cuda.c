@@ -1278,6 +1278,20 @@ static int host_cuDeviceGetName(char *name, int len, cp_device device) {
   return CP_CUDA_SUCCESS;
 }
 
+static int host_cuDeviceGetAttribute(int *value, int attribute, cp_device device) {
+  if (!value) return CP_CUDA_INVALID_VALUE;
+  if (!host_is_device(device)) return CP_CUDA_INVALID_DEVICE;
+  if (attribute != CP_ATTR_DMA_BUF_SUPPORTED) return host_cudaDeviceGetAttribute(value, attribute, device); // the two share their numbers
+  *value = 0;
+  return CP_CUDA_SUCCESS;
+}
+
+// What the engine calls device memory is the process's own: there is nothing that a NIC could not reach without.
+static int host_cuMemGetHandleForAddressRange(void *handle, cp_device_ptr p, size_t bytes, int type, unsigned long long flags) {
+  (void)handle, (void)p, (void)bytes, (void)type, (void)flags;
+  return CP_CUDA_NOT_SUPPORTED;
+}
+
 static int host_cuDeviceTotalMem_v2(size_t *bytes, cp_device device) {
   size_t avail;
   if (!bytes) return CP_CUDA_INVALID_VALUE;

@@ -307,6 +307,17 @@ func CuDeviceGetName(dev int32) (string, int) {
 	return C.GoString(&buf[0]), int(code)
 }
 
+// CuDeviceGetAttribute calls cuDeviceGetAttribute.
+func CuDeviceGetAttribute(v *int32, attr int, dev int32) int {
+	return int(C.cp_cuDeviceGetAttribute(iptr(v), C.int(attr), C.int(dev)))
+}
+
+// CuMemGetDMABuf calls cuMemGetHandleForAddressRange (CUDA 11.7) for a DMA-BUF file descriptor, which the caller closes. p and n are multiples of
+// the host's page size.
+func CuMemGetDMABuf(fd *int32, p, n uintptr) int {
+	return int(C.cp_cuMemGetHandleForAddressRange(unsafe.Pointer(fd), C.cp_device_ptr(p), C.size_t(n), C.CP_RANGE_DMA_BUF_FD, 0))
+}
+
 // CuDeviceTotalMem calls cuDeviceTotalMem_v2.
 func CuDeviceTotalMem(n *uintptr, dev int32) int {
 	return int(C.cp_cuDeviceTotalMem_v2((*C.size_t)(unsafe.Pointer(n)), C.int(dev)))

@@ -6,15 +6,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/commprobe/commprobe/csrc"
 	"github.com/commprobe/commprobe/cuda"
-	"syscall"
 )
 
 func TestProperties(t *testing.T) {
@@ -549,4 +550,36 @@ func TestThreadClose(t *testing.T) {
 	ok(t, done)
 	wantText(t, refused, "closed")
 	wantText(t, th.Do(soon(t), func() error { return nil }), "closed")
+}
+
+// TestDMABuf: what the driver says that it can, it does; the host engine says no to both.
+func TestDMABuf(t *testing.T) {
+	onDevice(t, 0, func() error {
+		can, err := cuda.DMABufSupported(0)
+		if err != nil {
+			return err
+		}
+		const n = 2 << 20
+		p, err := cuda.Malloc(n)
+		if err != nil {
+			return err
+		}
+		fd, err := cuda.ExportDMABuf(p, n)
+		t.Logf("supported: %v; export: descriptor %d, %v", can, fd, err)
+		switch {
+		case can && err != nil:
+			t.Errorf("supported, but %v", err)
+		case !can && !errors.Is(err, cuda.ErrNotSupported):
+			t.Errorf("not supported, but descriptor %d, %v", fd, err)
+		case err == nil:
+			to, linkErr := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+			if linkErr != nil || !strings.Contains(to, "dmabuf") {
+				t.Errorf("the descriptor is %q, %v", to, linkErr)
+			}
+			if err := syscall.Close(fd); err != nil {
+				t.Error(err)
+			}
+		}
+		return cuda.Free(p)
+	})
 }

@@ -13,6 +13,7 @@ const (
 	AttrL2Bytes         = 38
 	AttrComputeMajor    = 75
 	AttrComputeMinor    = 76
+	attrDMABuf          = 124 // the driver's
 )
 
 // Properties describes a device.

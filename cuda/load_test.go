@@ -274,6 +274,8 @@ var calls = map[string]func() error{
 	"cuDeviceGet":                      func() error { return drop(cuda.GetProperties(0)) },
 	"cuDeviceGetName":                  func() error { return drop(cuda.GetProperties(0)) },
 	"cuDeviceTotalMem_v2":              func() error { return drop(cuda.GetProperties(0)) },
+	"cuDeviceGetAttribute":             func() error { return drop(cuda.DMABufSupported(0)) },
+	"cuMemGetHandleForAddressRange":    func() error { return drop(cuda.ExportDMABuf(4096, 4096)) },
 	"cuModuleLoadData":                 func() error { return drop(cuda.LoadModule([]byte{0})) },
 	"cuModuleUnload":                   cuda.Module{}.Unload,
 	"cuModuleGetFunction":              func() error { return drop(cuda.Module{}.Function("k")) },

@@ -49,6 +49,34 @@ func Free(p DevicePtr) error {
 	return err
 }
 
+// DMABufSupported tells whether the driver can give out a device's memory as a DMA-BUF: the open kernel modules, Linux 5.12 and CUDA 11.7 or later.
+//
+// Implements: CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
+func DMABufSupported(device int) (bool, error) {
+	var dev, can int32
+	if err := checkDriver("cuDeviceGet", csrc.CuDeviceGet(&dev, device)); err != nil {
+		return false, err
+	}
+	err := checkDriver("cuDeviceGetAttribute", csrc.CuDeviceGetAttribute(&can, attrDMABuf, dev))
+	return can != 0, err
+}
+
+// ExportDMABuf gives out n bytes of device memory from p on as a DMA-BUF file descriptor, with which a NIC can register them. p and n must be
+// multiples of the host's page size. The caller closes the descriptor, before it frees the memory. CUDA 11.7.
+//
+// Implements: CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size, CUmemRangeHandleType type, unsigned long long flags)
+func ExportDMABuf(p DevicePtr, n int64) (fd int, err error) {
+	b, err := size(n)
+	if err != nil {
+		return -1, err
+	}
+	var f int32
+	if err := checkDriver("cuMemGetHandleForAddressRange", csrc.CuMemGetDMABuf(&f, uintptr(p), b)); err != nil {
+		return -1, err
+	}
+	return int(f), nil
+}
+
 // HostAlloc allocates n bytes of page-locked host memory, usable from every device. The caller frees them with FreeHost.
 //
 // Implements: cudaError_t cudaHostAlloc(void **pHost, size_t size, unsigned int flags)

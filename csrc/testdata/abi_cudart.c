@@ -19,6 +19,9 @@ HANDLE(cp_stream, CUstream);
 HANDLE(cp_module, CUmodule);
 HANDLE(cp_function, CUfunction);
 INTEGER(cp_device, CUdevice);
+INTEGER(cp_device_ptr, CUdeviceptr);
+INTEGER(int, CUdevice_attribute);
+INTEGER(int, CUmemRangeHandleType);
 INTEGER(int, cudaError_t);
 INTEGER(int, CUresult);
 INTEGER(int, enum cudaMemcpyKind);
@@ -93,6 +96,8 @@ VALUE(CP_ATTR_UNIFIED_ADDRESSING, cudaDevAttrUnifiedAddressing);
 VALUE(CP_ATTR_PCI_DOMAIN_ID, cudaDevAttrPciDomainId);
 VALUE(CP_ATTR_COMPUTE_MAJOR, cudaDevAttrComputeCapabilityMajor);
 VALUE(CP_ATTR_COMPUTE_MINOR, cudaDevAttrComputeCapabilityMinor);
+VALUE(CP_ATTR_DMA_BUF_SUPPORTED, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
+VALUE(CP_RANGE_DMA_BUF_FD, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
 
 CP_CUDART_FUNCS(OUR_INT)
 CP_CUDART_TEXT(OUR_TEXT)
