@@ -506,3 +506,27 @@ func (l *lockedBuffer) String() string {
 	defer l.mu.Unlock()
 	return l.b.String()
 }
+
+// TestResultJSON: a scenario that did not take place is named in the JSON, with the reason.
+func TestResultJSON(t *testing.T) {
+	raw, err := json.Marshal([]Result{
+		{Scenario: Scenario{Name: "netcut"}, Err: errors.New("needs the host engine")},
+		{Scenario: Scenario{Name: "skip"}, Report: &Report{Scenario: "skip", Outcome: Hung}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []struct {
+		Scenario, Error string
+		Report          *Report
+	}
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got[0].Scenario != "netcut" || got[0].Error != "needs the host engine" || got[0].Report != nil {
+		t.Errorf("%+v", got[0])
+	}
+	if got[1].Scenario != "skip" || got[1].Error != "" || got[1].Report == nil || got[1].Report.Outcome != Hung {
+		t.Errorf("%+v", got[1])
+	}
+}

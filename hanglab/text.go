@@ -1,6 +1,7 @@
 package hanglab
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -10,9 +11,22 @@ import (
 
 // Result is one of several scenarios' runs. Err: it did not take place.
 type Result struct {
-	Scenario Scenario `json:"-"`
-	Report   *Report  `json:"report,omitempty"`
-	Err      error    `json:"-"`
+	Scenario Scenario
+	Report   *Report
+	Err      error
+}
+
+// MarshalJSON writes the scenario's name, and the report or why there is none.
+func (r Result) MarshalJSON() ([]byte, error) {
+	v := struct {
+		Scenario string  `json:"scenario"`
+		Report   *Report `json:"report,omitempty"`
+		Error    string  `json:"error,omitempty"`
+	}{Scenario: r.Scenario.Name, Report: r.Report}
+	if r.Err != nil {
+		v.Error = r.Err.Error()
+	}
+	return json.Marshal(v)
 }
 
 // Good tells whether the laboratory did its part: the scenario ran, and what it caused was caught or ended by itself.
