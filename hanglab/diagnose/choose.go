@@ -82,7 +82,7 @@ func (f *finding) join(rest []*finding) {
 			}
 			f.complete(o)
 			for _, k := range o.kinds {
-				if same && !sources[k] && len(sources) > 0 && f.Confidence >= probable {
+				if same && !o.leans && !sources[k] && len(sources) > 0 && f.Confidence >= probable {
 					f.Confidence = max(f.Confidence, certain)
 				}
 			}
@@ -138,6 +138,7 @@ func (j *job) nothing(list []*finding) *Verdict {
 			f.fact(j.logs.by[evidence.WrongData][0], "a result is wrong")
 			f.say("nothing hangs: everything has completed, but results are wrong in %d places: a race or a reused buffer, which these records do not show", n)
 		}
+		f.endings(j)
 		f.late(j)
 	default:
 		f.say("there is nothing here to tell from")
@@ -160,12 +161,25 @@ func (j *job) finished() bool {
 	if len(j.logs.progs) == 0 {
 		return false
 	}
-	for _, p := range j.logs.progs {
-		if p.finished == nil {
+	for r, p := range j.logs.progs {
+		if p.finished == nil && (p.ending == nil || j.threw(r)) {
 			return false
 		}
 	}
 	return true
+}
+
+// endings adds what says no more than that programs came to their end: the verdict that nothing hangs rests on it where there are no records of calls.
+func (f *finding) endings(j *job) {
+	if len(j.groups) > 0 || j.allDestroyed() {
+		return
+	}
+	for _, x := range j.logs.by[evidence.Ending] {
+		f.Confidence = probable
+		f.fact(x, fmt.Sprintf("the program of %s came to its end", whose(x)))
+		f.say("nothing hangs by what is written here: the program of %s came to its end", whose(x))
+		return
+	}
 }
 
 // allDestroyed tells that all communicators of NCCL's logs were ended in order.

@@ -50,6 +50,9 @@ type finding struct {
 	layer layer
 	when  time.Time // of the event itself, zero if it is not known
 	kinds []string  // sources that say so: "dump", "log"
+	of    *group    // whose call it is about, where ranks were laid side by side
+	root  *mismatch // that it is
+	leans bool      // on what other sources have as well: that they agree says nothing more
 }
 
 func newFinding(class Class, l layer, confidence float64, ranks ...int) *finding {
@@ -83,7 +86,7 @@ func (f *finding) say(format string, args ...any) *finding {
 
 // about sets which call it is about.
 func (f *finding) about(g *group, seq int64, a *ask) {
-	f.Group, f.Sequence = g.title(), seq
+	f.Group, f.Sequence, f.of = g.title(), seq, g
 	if a != nil {
 		f.Op = a.op
 		f.P2P = a.p2p

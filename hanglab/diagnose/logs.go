@@ -24,6 +24,7 @@ type program struct {
 	entered  *evidence.Fact   // last step entered
 	done     int64            // last step done, -1 none
 	finished *evidence.Fact   // it ended as it should
+	ending   *evidence.Fact   // it is at its end, whether as it should or not
 	phase    *evidence.Fact   // the last word on what its thread does in host code
 	trouble  []*evidence.Fact // time-outs, requests to dump, lost peers: why it may have ended
 	last     *evidence.Fact
@@ -44,6 +45,7 @@ func readLogs(e *evidence.Evidence) *logs {
 		facts = append(facts, &e.Facts[i])
 	}
 	facts, l.earlier = lastAttempt(facts)
+	endedComms(facts)
 	for _, f := range facts {
 		if f.Mild {
 			l.mild = append(l.mild, f)
@@ -93,6 +95,8 @@ func (p *program) take(f *evidence.Fact) {
 		p.trouble = append(p.trouble, f)
 	case evidence.Finished:
 		p.finished = f
+	case evidence.Ending:
+		p.ending = f
 	case evidence.Ended:
 		if f.Code == 0 && f.Signal == 0 {
 			p.finished = f
@@ -294,10 +298,7 @@ func (b *logGroups) inits() {
 	}
 	at := map[string]*state{}
 	get := func(f *evidence.Fact) *state {
-		key := f.Group
-		if key == "" && f.GroupDesc == "default_pg" {
-			key = "0"
-		}
+		key := initKey(f)
 		if at[key] == nil {
 			at[key] = &state{begun: map[int]*evidence.Fact{}, done: map[int]*evidence.Fact{}, never: map[int]*evidence.Fact{}}
 		}

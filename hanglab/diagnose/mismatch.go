@@ -19,10 +19,11 @@ type mismatch struct {
 	sides []side // the largest first
 	tie   bool   // no side is larger than all others
 	class Class
-	shift int  // +1: the odd rank is one call ahead of the others (it left one out), -1: one behind
-	match int  // calls that agree again after the shift
-	old   bool // every rank has long gone on after it
-	hint  bool // the shift rests on the program's own repetition
+	shift int       // +1: the odd rank is one call ahead of the others (it left one out), -1: one behind
+	match int       // calls that agree again after the shift
+	old   bool      // every rank has long gone on after it
+	hint  bool      // the shift rests on the program's own repetition
+	why   inference // what has broken a tie
 }
 
 // odd are the ranks that disagree with most; all where there is no majority.
@@ -163,6 +164,7 @@ func (g *group) vote(seq int64) *mismatch {
 	x.tie = len(x.sides[0].ranks) == len(x.sides[1].ranks)
 	x.class = x.sides[0].ask.differs(x.sides[1].ask)
 	x.findShift()
+	x.byHistory()
 	return x
 }
 

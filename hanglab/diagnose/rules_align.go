@@ -77,24 +77,14 @@ func (x *mismatch) created() int64 {
 }
 
 func (a *aligned) mismatch(x *mismatch) *finding {
+	over := a.overSoon(x)
 	g, odd := x.g, x.odd()
-	confidence := stated
-	switch {
-	case g.unnumbered:
-		confidence = byAbsence
-	case x.sides[0].ask.kind == "":
-		confidence = probable // a call whose sizes may differ, for all that its name says
-	case x.tie:
-		confidence = probable
-	case len(x.sides[0].ranks) < len(g.ranks)/2+1:
-		confidence = probable // those whose records are not there may outvote them
-	case x.hint:
-		confidence = inferred
-	}
+	confidence := x.confidence()
 	if x.tie && x.shift != 0 && a.source == "calls" {
 		odd = a.fewerCalls(x, odd)
 	}
 	f := newFinding(x.class, unfinished, confidence, odd...)
+	f.of, f.root, f.leans = g, x, x.why == oneEarly || x.why == unheard
 	f.about(g, x.seq, x.sides[0].ask)
 	if x.class == OpMismatch && len(x.sides) > 1 {
 		f.Op = x.sides[0].ask.op + " / " + x.sides[1].ask.op
@@ -111,9 +101,13 @@ func (a *aligned) mismatch(x *mismatch) *finding {
 			f.item(m.placeOf(x.seq), m.line(g, x.seq), fmt.Sprintf("%s: %s", showRanks(x.sides[i].ranks), x.sides[i].ask))
 		}
 	}
+	for _, it := range over {
+		f.item(it.Where, it.Text, it.Says)
+	}
 	f.Location = location(g.by[x.sides[len(x.sides)-1].ranks[0]].at(x.seq))
 	f.Picture = picture(g, x.seq, odd)
 	a.words(f, x, odd)
+	f.inferredBy(x)
 	if x.shift != 0 && a.source == "calls" && x.seq == 1 { // NCCL's log begins with the communicator
 		f.alternative(SkippedCollective, f.Confidence, odd...)
 		f.Class = LazyInit
@@ -121,6 +115,74 @@ func (a *aligned) mismatch(x *mismatch) *finding {
 			x.sides[0].ask)
 	}
 	return f
+}
+
+// confidence is how sure it is that the odd ones of a mismatch are those.
+func (x *mismatch) confidence() float64 {
+	switch {
+	case x.g.unnumbered:
+		return byAbsence
+	case x.sides[0].ask.kind == "":
+		return probable // a call whose sizes may differ, for all that its name says
+	case x.why != none && x.shift != 0 && !x.hint:
+		return inferred // the calls before and those after say the same
+	case x.tie, x.why != none:
+		return probable
+	case len(x.sides[0].ranks) < len(x.g.ranks)/2+1:
+		return probable // those whose records are not there may outvote them
+	case x.hint:
+		return inferred
+	}
+	return stated
+}
+
+// overSoon breaks a tie of two sides whose calls lie one apart: a side whose programs are over, while the other waits in its last call, has made one call less.
+func (a *aligned) overSoon(x *mismatch) (items []Item) {
+	if !x.tie || x.shift == 0 || len(x.sides) != 2 {
+		return nil
+	}
+	for usual, odd := range []int{1, 0} {
+		short, long := x.g.longest(x.sides[odd].ranks), x.g.longest(x.sides[usual].ranks)
+		if _, waits := long.waits(); !waits || short.enq+1 != long.enq || short.done < short.enq {
+			continue
+		}
+		for _, r := range x.sides[odd].ranks {
+			it := a.j.over(r)
+			if it == nil {
+				return nil
+			}
+			items = append(items, *it)
+		}
+		if agree(short, long, x.seq, 1) > 0 {
+			x.settle(x.sides[usual], x.sides[odd], overSoon)
+			return items
+		}
+		return nil
+	}
+	return nil
+}
+
+// inferredBy says what has broken a tie, and what else it may be.
+func (f *finding) inferredBy(x *mismatch) {
+	usual, odd := x.sides[0], x.sides[1]
+	switch x.why {
+	case oneEarly:
+		f.Summary += fmt.Sprintf("; that it was %s and not %s is an inference: by the calls before, %s was due here and %s is the next one", showRanks(odd.ranks),
+			showRanks(usual.ranks), usual.ask, odd.ask)
+	case unheard:
+		f.Summary += fmt.Sprintf("; that %s %s the odd one is an inference: by the calls before, the other's was due here, and %s fits nowhere", showRanks(odd.ranks), verb(odd.ranks, "be"), odd.ask)
+		f.alternative(f.Class, oneView, x.doubted()...)
+	case overSoon:
+		f.Summary += fmt.Sprintf("; the program of %s is over, and %s %s for one call more", showRanks(odd.ranks), showRanks(usual.ranks), verb(usual.ranks, "wait"))
+	}
+}
+
+// doubted are those of whom one may be the odd one: of a tie, all, whatever has broken it.
+func (x *mismatch) doubted() []int {
+	if x.why == none {
+		return x.odd()
+	}
+	return union(x.sides[0].ranks, x.sides[1].ranks)
 }
 
 // fewerCalls breaks a tie: of two sides in one step of the program, the one with fewer calls has left one out.
@@ -150,7 +212,7 @@ func (a *aligned) words(f *finding, x *mismatch, odd []int) {
 		f.say("%s disagree %s: %s against %s; nothing tells which of them is wrong", showRanks(odd), where, x.sides[0].ask, x.sides[1].ask)
 	case x.shift == 1 && x.hint:
 		f.say("%s %s %s %s, which is what follows the others' %s: that one was left out", showRanks(odd), verb(odd, "call"), last.ask, where, x.sides[0].ask)
-		f.alternative(x.sides[0].ask.differs(last.ask), byAbsence, odd...)
+		f.alternative(x.sides[0].ask.differs(last.ask), byAbsence, x.doubted()...)
 	case x.shift == 1:
 		f.say("from sequence %d of group %s on, %s %s what the others call one later: their %s was left out", x.seq, x.g.title(), showRanks(odd), verb(odd, "call"), x.sides[0].ask)
 		if x.match == 1 {

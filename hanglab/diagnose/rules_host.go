@@ -17,6 +17,9 @@ func (j *job) hostFinding(o *waitOp, ranks []int) *finding {
 	f := newFinding(SkippedCollective, unfinished, probable, ranks...)
 	why := "left the call out, or still in the program before it"
 	switch {
+	case j.allOver(f):
+		f.Confidence, why = inferred, "its program is over, so it left the call out"
+		f.alternative(RankStuckHost, oneView, ranks...)
 	case j.stackOutside(f):
 		f.Class, f.Confidence, why = RankStuckHost, stated, "its own program is elsewhere, by its stack"
 		f.alternative(SkippedCollective, oneView, ranks...)
@@ -26,6 +29,8 @@ func (j *job) hostFinding(o *waitOp, ranks []int) *finding {
 	case j.gone(f):
 		f.Class, f.Confidence, why = RankCrash, inferred, "its process has ended, since its peers lost their connections"
 		f.alternative(RankStuckHost, oneView, ranks...)
+	case j.creating(f):
+		return j.inCreation(f, o)
 	case j.inHost(f, o):
 		f.Class, f.Confidence, why = RankStuckHost, inferred, "the program is still before it"
 		f.alternative(SkippedCollective, byAbsence, ranks...)
@@ -43,6 +48,19 @@ func (j *job) hostFinding(o *waitOp, ranks []int) *finding {
 		showRanks(o.blocked()), verb(o.blocked(), "wait"), why)
 	f.Next = append(f.Next, fmt.Sprintf("the stack of %s (py-spy dump --pid PID; gdb -p PID -batch -ex \"thread apply all bt\"), its log, its exit status", showRanks(ranks)))
 	return f
+}
+
+// inCreation: ranks that have not come to a call are in the creation of a communicator meanwhile, and whoever waits for them has not come to that. Which of the two
+// ought to be first, the call or the creation, is not said: where as many do the one as the other, all are named.
+func (j *job) inCreation(f *finding, o *waitOp) *finding {
+	f.Class, f.Confidence, f.leans = LazyInit, byAbsence, true
+	if len(f.Ranks) == len(o.blocked()) {
+		f.Ranks = union(f.Ranks, o.blocked())
+	}
+	f.alternative(CrossedComms, byAbsence, f.Ranks...)
+	f.Next = append(f.Next, "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL of all ranks: who has come to the creation of which communicator")
+	return f.say("%s never came to sequence %d of group %s (%s), for which %s %s: meanwhile in the creation of a communicator, which is a collective call of its own", showRanks(o.idle),
+		o.seq, o.g.title(), o.what(), showRanks(o.blocked()), verb(o.blocked(), "wait"))
 }
 
 // stackOutside tells that the stacks of all these ranks are there, and are in no collective: that is where they are.
@@ -102,10 +120,10 @@ func (j *job) goneOn(f *finding, o *waitOp) bool {
 			p = &program{done: -1}
 		}
 		at, open := p.open()
-		other, comm := j.elsewhere(r), j.destroyed(r, o)
+		over, other, comm := j.over(r), j.elsewhere(r), j.destroyed(r, o)
 		switch {
-		case p.finished != nil:
-			f.fact(p.finished, fmt.Sprintf("rank %d's program ended as it should, while others wait", r))
+		case over != nil:
+			f.item(over.Where, over.Text, over.Says)
 		case open && step >= 0 && at > step:
 			f.fact(p.entered, fmt.Sprintf("rank %d is in step %d, the others in step %d", r, at, step))
 		case comm != nil:

@@ -38,7 +38,7 @@ func (j *job) ownWord() (out []*finding) {
 		if p == nil || x.OtherRank == x.Rank || j.waitsSelf(x.Rank) {
 			continue
 		}
-		idle := x.LastEnqueued >= 0 && x.LastEnqueued == x.LastCompleted || x.Detail == "waits for nothing" || x.Detail == "never joined"
+		idle := x.LastEnqueued >= 0 && x.LastEnqueued == x.LastCompleted || x.Detail == "waits for nothing" || x.Detail == "never joined" || x.Detail == "has ended it"
 		switch {
 		case x.Detail == "never began its creation":
 			f := newFinding(LazyInit, unfinished, probable, x.Rank)
@@ -46,10 +46,11 @@ func (j *job) ownWord() (out []*finding) {
 			f.Location = x.Phase
 			f.alternative(RankStuckHost, byAbsence, x.Rank)
 			out = append(out, f.say("others wait in the creation of a communicator to which rank %d never came%s", x.Rank, inPhase(x)))
-		case idle && p.finished != nil && p.finished.Kind == evidence.Marker:
+		case idle && (p.finished == nil || p.finished.Kind == evidence.Marker) && j.over(x.Rank) != nil:
 			f := newFinding(SkippedCollective, unfinished, byAbsence, x.Rank)
 			f.fact(x, fmt.Sprintf("others wait, and rank %d has nothing open", x.Rank))
-			out = append(out, f.say("rank %d's program ended as it should while others wait in a call: it made a call less than they", x.Rank))
+			f.alternative(RankStuckHost, oneView, x.Rank)
+			out = append(out, f.say("rank %d's program is over while others wait in a call: it made a call less than they", x.Rank))
 		case idle && x.Phase != "" && !strings.Contains(x.Phase, "ending"):
 			f := newFinding(RankStuckHost, unfinished, probable, x.Rank)
 			f.Group, f.Sequence, f.Location = x.Group, x.Seq, x.Phase
@@ -158,7 +159,7 @@ func (j *job) endedEarly() []*finding {
 		p := j.logs.progs[r]
 		_, open := p.open()
 		switch {
-		case p.finished != nil:
+		case j.over(r) != nil:
 			ended = append(ended, r)
 		case len(p.trouble) > 0, open && (p.phase != nil && strings.Contains(p.phase.Phase, "waiting for")):
 			waiting = append(waiting, r)
@@ -176,7 +177,8 @@ func (j *job) endedEarly() []*finding {
 	}
 	f := newFinding(SkippedCollective, unfinished, inferred, odd...)
 	for _, r := range ended[:min(3, len(ended))] {
-		f.fact(j.logs.progs[r].finished, fmt.Sprintf("rank %d's program ended as it should", r))
+		it := j.over(r)
+		f.item(it.Where, it.Text, it.Says)
 	}
 	for _, r := range waiting[:min(3, len(waiting))] {
 		p := j.logs.progs[r]
@@ -190,8 +192,8 @@ func (j *job) endedEarly() []*finding {
 		}
 	}
 	f.alternative(OpMismatch, oneView, odd...)
-	return []*finding{f.say("the program of %s ended as it should while %s wait in a call: %s made a call less, or the others one more", showRanks(ended), showRanks(waiting),
-		showRanks(ended))}
+	return []*finding{f.say("the program of %s is over while %s %s in a call: %s made a call less, or the others one more", showRanks(ended), showRanks(waiting),
+		verb(waiting, "wait"), showRanks(ended))}
 }
 
 // oldMessage: results of receives are wrong on one rank only, and nothing hangs: it got messages that were meant for other receives.

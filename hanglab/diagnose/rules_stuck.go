@@ -81,6 +81,7 @@ type standing struct {
 	stack *evidence.Stack
 	at    string
 	waits bool
+	over  bool // in its program's end
 	frame flight.Frame
 	fn    string
 }
@@ -138,6 +139,9 @@ func stand(rank int, s *evidence.Stack, t *evidence.Thread) standing {
 			out.waits = true
 		}
 	}
+	if atEnd(t) != "" { // whatever it waits for there, it makes no call any more
+		out.over, out.waits = true, false
+	}
 	for _, fr := range t.Frames {
 		isWait := slices.ContainsFunc(waitWords, func(w string) bool { return strings.Contains(fr.Name, w) })
 		if !library(fr.File) && !isWait && !strings.Contains(fr.File, "communicator") && !strings.Contains(fr.File, "distributed") {
@@ -169,6 +173,12 @@ func stuckOutside(outside, inside []standing) *finding {
 		f.Confidence = probable
 	}
 	f.Location = outside[0].at
+	if !slices.ContainsFunc(outside, func(s standing) bool { return !s.over }) {
+		f.Class = SkippedCollective
+		f.alternative(RankStuckHost, oneView, ranks...)
+		f.alternative(RankCrash, oneView, ranks...)
+		return f.say("the program of %s is over (%s) while the other %d wait in a collective: a call was left out, or the program was left early", showRanks(f.Ranks), outside[0].fn, len(inside))
+	}
 	return f.say("%s: in its own program (%s, %s) while the other %d wait in a collective", showRanks(f.Ranks), outside[0].fn, outside[0].at, len(inside))
 }
 

@@ -323,8 +323,9 @@ func (a *aligned) circle() bool {
 	case facing:
 		f.say("%s each have the same kind of call with the other before the one that the other waits for: both send first, or both receive first", showRanks(f.Ranks))
 	case init:
-		f.say("%s %s in the creation of a communicator for ranks that wait for it in group %s: creating is a collective call of its own", showRanks(ops[0].blocked()),
-			verb(ops[0].blocked(), "wait"), main.g.title())
+		made, other := inInit(ops)
+		f.say("%s %s in the creation of communicator %s for %s, which %s meanwhile in sequence %d of group %s (%s): creating is a collective call of its own", showRanks(made.blocked()),
+			verb(made.blocked(), "wait"), made.g.title(), showRanks(other.blocked()), verb(other.blocked(), "wait"), other.seq, other.g.title(), other.what())
 	case p2p && len(f.Ranks) < len(slices.Compact(slices.Sorted(slices.Values(all)))):
 		f.say("%s %s gone on without the send or receive that others wait for, and now they wait for each other", showRanks(f.Ranks), verb(f.Ranks, "have"))
 	case p2p:
@@ -338,6 +339,22 @@ func (a *aligned) circle() bool {
 			showRanks(main.blocked()), verb(main.blocked(), "wait"), main.g.title(), main.seq, showRanks(ops[0].blocked()), verb(ops[0].blocked(), "wait"), ops[0].g.title(), ops[0].seq)
 	}
 	return true
+}
+
+// inInit are the creation of a communicator in a circle, and what its missing members are in.
+func inInit(ops []*waitOp) (made, other *waitOp) {
+	made, other = ops[0], ops[len(ops)-1]
+	for _, o := range ops {
+		if o.init {
+			made = o
+		}
+	}
+	for _, l := range made.next {
+		if slices.Contains(ops, l.to) && l.to != made {
+			other = l.to
+		}
+	}
+	return made, other
 }
 
 // via are the ranks by which an operation of a circle waits for the others of it: those who only wait with them have done nothing in another order.
@@ -375,10 +392,16 @@ func (a *aligned) oneWay(ops []*waitOp) (ranks []int, on bool) {
 			}
 		}
 	}
-	back := slices.ContainsFunc(ops, func(o *waitOp) bool {
-		return slices.ContainsFunc(o.next, func(l waitLink) bool { return l.why == older && slices.Contains(ops, l.to) })
-	})
-	if !back {
+	var back []int
+	for _, o := range ops {
+		for _, l := range o.next {
+			if l.why == older && slices.Contains(ops, l.to) {
+				back = union(back, []int{l.via})
+			}
+		}
+	}
+	back = slices.DeleteFunc(back, func(r int) bool { return slices.Contains(ranks, r) })
+	if len(back) == 0 || len(back) <= len(ranks) { // those who have taken them in the other order are no majority
 		return nil, false
 	}
 	on = len(ranks) > 0

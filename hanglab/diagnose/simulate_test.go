@@ -124,7 +124,7 @@ func (s *sim) record(rng *rand.Rand) {
 
 // TestSimulated plants faults in simulated jobs of several groups. The culprit must be among those named, alone where its group has a majority.
 func TestSimulated(t *testing.T) {
-	for seed := range int64(1000) {
+	for seed := range int64(2500) {
 		if *seedOnly >= 0 && seed != *seedOnly {
 			continue
 		}

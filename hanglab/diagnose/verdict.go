@@ -122,5 +122,6 @@ func Diagnose(e *evidence.Evidence) *Verdict {
 	j.add(j.rasCounts()...)
 	j.add(j.notANumber()...)
 	j.add(j.survivals()...)
+	j.consequences()
 	return j.choose().annotate(e)
 }

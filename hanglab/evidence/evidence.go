@@ -85,6 +85,7 @@ const (
 	Cancelled     FactKind = "cancelled"      // somebody, or a limit, ended the job: Detail is "cancelled", "time limit", "preempted", "node failure", "interrupt", "evicted"; "told to end" may follow from a rank's end elsewhere
 	Restarted     FactKind = "restarted"      // a launcher starts all ranks again: what stands before is of an earlier attempt
 	Finished      FactKind = "finished"       // a program, or a launcher for all ranks, says that it has come to its end as it should
+	Ending        FactKind = "ending"         // a program is at its end, whether as it should or not: its interpreter takes down what was left
 	Gloo          FactKind = "gloo"           // a wait of Gloo's (the host side) timed out or lost its peer: TimeoutMs, Detail
 )
 

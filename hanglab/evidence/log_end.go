@@ -54,6 +54,12 @@ func (c *logContext) lifeCycle(line []byte, at Where) bool {
 		c.addOther(f)
 		return true
 	}
+	if bytes.Contains(low, []byte("destroy_process_group() was not called")) { // PyTorch's word in its destructors, so at the end of a program
+		f := newFact(Ending, at, line)
+		f.speakingRank(c.prefix.text)
+		c.add(f)
+		return true
+	}
 	return c.ends(low, line, at)
 }
 

@@ -363,8 +363,11 @@ func spanMs(b []byte) int64 {
 	return -1
 }
 
-// duplicateGPU reads "duplicate device: ranks 2 and 3 both use …" of the host engine.
+// duplicateGPU reads "duplicate device: ranks 2 and 3 both use …" of the host engine, and NCCL's sentence where its last error is told in another line.
 func (f *Fact) duplicateGPU(b []byte) bool {
+	if _, rest, ok := bytes.Cut(b, []byte("Duplicate GPU detected")); ok {
+		return warnDuplicate(f, rest)
+	}
 	_, rest, ok := bytes.Cut(b, []byte("duplicate device: ranks "))
 	if !ok {
 		return false
