@@ -2,7 +2,7 @@
 
 GO      := $(shell command -v go || echo /usr/local/go/bin/go)
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo devel)
-THINGS   = cc certs
+THINGS   = cc certs verbs-headers
 GPU_PKG := csrc cuda nccl bench cmd/commprobe
 
 # The packages that promise to need no cgo are marked in tidy_test.go's table; those that exist.
@@ -11,7 +11,7 @@ NO_CGO  := $(wildcard $(shell sed -n 's|^\t"\([^"]*\)":.*noCgo: true.*|./\1|p' t
 # Go turns cgo off without a word where it finds no compiler.
 export CGO_ENABLED = 1
 
-.PHONY: build test demo lint vet generate gpu-test bench-diagnose clean help need
+.PHONY: build test demo lint vet generate gpu-test rdma-lab bench-diagnose clean help need
 .NOTPARALLEL:
 .DEFAULT_GOAL := build
 
@@ -58,6 +58,14 @@ gpu-test: build
 	$(GO) test -c -vet=off -ldflags "-s -w" -o bin/gpu/ $(GPU_PKG:%=./%)
 	@if [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; then scripts/gpu-test.sh; else \
 		echo "No GPU here. On a machine that has one (Go is not needed): bring this tree with bin/, then scripts/gpu-test.sh"; fi
+
+## rdma-lab   two virtual machines with soft-RoCE, no hardware needed: our tests and perftest between them; results in out/rdma-lab
+rdma-lab: THINGS += rdma-lab
+rdma-lab: build
+	@rm -rf bin/rdma-lab && mkdir -p bin/rdma-lab
+	$(GO) test -c -vet=off -o bin/rdma-lab/ $(addprefix ./,$(wildcard ibverbs rdma))
+	@status=0; scripts/rdma-lab.sh run --cpus 2 --out out/rdma-lab --timeout 900 -- check.sh || status=$$?; \
+	for host in a b; do echo "== host $$host" && cat out/rdma-lab/$$host.txt; done; exit $$status
 
 # Dumps are written by one process and read by another, so that the memory that is printed is the diagnosis's own.
 BENCH_RANKS   ?= 1024

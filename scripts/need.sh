@@ -1,7 +1,7 @@
 #!/bin/sh
 # need.sh THING... makes sure that the build tools named are here, and installs what is missing from the distribution (Debian, Ubuntu).
 # It looks at what works, not at what is installed, and touches apt only if something is missing.
-# Things: make cc tsan setarch must be there in the end; certs clang-16 pip ip are told about and left out if they cannot be had.
+# Things: make cc tsan setarch verbs-headers rdma-lab must be there in the end; certs clang-16 pip ip are told about and left out if they cannot be had.
 set -u
 
 have() {
@@ -11,8 +11,16 @@ have() {
 	cc) compiles -pthread ;;
 	tsan) compiles -pthread -fsanitize=thread ;;
 	setarch) command -v setarch ;;
+	verbs-headers) printf '#include <infiniband/verbs.h>\nint main(void) { return 0; }\n' | ${CC:-gcc} -x c -c - -o "$tmp/probe" ;;
 	clang-16) command -v clang-16 ;;
 	ip) command -v ip ;;
+	rdma-lab)
+		PATH=$PATH:/sbin:/usr/sbin
+		for tool in qemu-system-x86_64 busybox cpio depmod modprobe xz zstd rdma tc ib_write_bw ibv_devinfo; do
+			command -v $tool || return
+		done
+		! ldd "$(command -v busybox)" # it runs where there is no C library
+		;;
 	pip) python3 -m pip --version || pip3 --version || pip --version ;;
 	certs) # Where Go looks. It fetches modules by itself, but brings no certificates.
 		for f in "${SSL_CERT_FILE:-}" /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem \
@@ -33,9 +41,11 @@ packages() {
 	case $1 in
 	cc | tsan) echo gcc libc6-dev ;; # libtsan comes with gcc
 	setarch) echo util-linux ;;
+	verbs-headers) echo libibverbs-dev ;;
 	pip) echo python3 python3-pip ;;
 	certs) echo ca-certificates ;;
 	ip) echo iproute2 ;;
+	rdma-lab) echo qemu-system-x86 busybox-static cpio kmod xz-utils zstd perftest ibverbs-utils ibverbs-providers rdma-core iproute2 ;;
 	*) echo "$1" ;;
 	esac
 }
@@ -74,7 +84,7 @@ trap 'rm -rf "$tmp"' EXIT
 
 for thing in "$@"; do
 	case $thing in
-	make | cc | tsan | setarch | certs | clang-16 | pip | ip) ;;
+	make | cc | tsan | setarch | verbs-headers | rdma-lab | certs | clang-16 | pip | ip) ;;
 	*)
 		echo "need.sh: unknown thing $thing" >&2
 		exit 2
