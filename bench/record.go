@@ -78,11 +78,8 @@ func newRecorder(path string, entries, first int) (*recorder, error) {
 		r.path = path
 		defer file.Close() // the mapping stays
 	}
-	if r.ring, err = csrc.NewFlight(file, entries); err != nil {
-		return nil, err
-	}
-	r.ring.Sole() // the driver's thread
-	return r, nil
+	r.ring, err = csrc.NewFlight(file, entries)
+	return r, err
 }
 
 // recordFile makes a file that has room for the ring. To write to a mapping for which a full tmpfs has none is no error but a SIGBUS.

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "flight.h"
 
-#include <linux/membarrier.h>
 #include <sched.h>
 #include <stddef.h>
 #include <string.h>
@@ -47,7 +46,7 @@ void cp_flight_open(cp_flight *f, void *base, uint32_t entries) {
   cp_flight_header *h = base;
   // What an earlier process left must not be taken for records, and pages that are there already cost an append no page fault.
   memset(base, 0, cp_flight_bytes(entries));
-  *f = (cp_flight){.header = h, .groups = (void *)(b + GROUPS_AT), .sites = (void *)(b + SITES_AT), .text = b + TEXT_AT, .entries = (void *)(b + ENTRIES_AT), .capacity = entries};
+  *f = (cp_flight){h, (void *)(b + GROUPS_AT), (void *)(b + SITES_AT), b + TEXT_AT, (void *)(b + ENTRIES_AT), entries};
   h->version = CP_FLIGHT_VERSION;
   h->entry_bytes = sizeof(cp_flight_entry);
   h->capacity = entries;
@@ -133,52 +132,12 @@ static void number(cp_flight *f, const cp_flight_record *r, uint64_t n[3]) {
   raise_mine(p2p ? &g->p2p_enqueued : &g->coll_enqueued, (int64_t)n[p2p]);
 }
 
-// ---- a sole appender ----
-
-// The lock is biased: the owner raises a flag with a plain store and looks whether somebody is visiting. A visitor says so first, then has the kernel
-// put a fence into every running thread of this process: from then on either it sees the owner's flag, or the owner sees the visitor. Nobody waits
-// for long: the owner lowers its flag before it waits.
-static __thread const cp_flight *owned; // this thread's: what it does besides appending cannot collide with that
-
-static int membarrier(int command) { return (int)syscall(SYS_membarrier, command, 0, 0); }
-
-void cp_flight_sole(cp_flight *f) {
-  f->fenced = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
-  f->sole = 1;
-}
-
-void cp_flight_own(const cp_flight *f) { owned = f; }
-
-static void owner_enter(cp_flight *f) {
-  for (int spins = 0;; pause_a_little(&spins)) {
-    __atomic_store_n(&f->appending, 1, __ATOMIC_RELAXED);
-    if (f->fenced) __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    else __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    if (!__atomic_load_n(&f->visitor, __ATOMIC_ACQUIRE)) break;
-    __atomic_store_n(&f->appending, 0, __ATOMIC_RELEASE);
-    while (__atomic_load_n(&f->visitor, __ATOMIC_ACQUIRE)) pause_a_little(&spins);
-  }
-}
-
-static void owner_leave(cp_flight *f) {
-  __atomic_store_n(&f->appending, 0, __ATOMIC_RELEASE);
-}
-
-// Whether this thread had to enter as a visitor.
-static int visit(cp_flight *f) {
-  if (!f->sole || owned == f) return 0;
-  int spins = 0;
-  for (int none = 0; !__atomic_compare_exchange_n(&f->visitor, &none, 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED); none = 0) pause_a_little(&spins);
-  if (f->fenced) __atomic_thread_fence(__ATOMIC_SEQ_CST);
-  else membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-  while (__atomic_load_n(&f->appending, __ATOMIC_ACQUIRE)) pause_a_little(&spins);
-  return 1;
-}
-
-static void leave(cp_flight *f, int visited) {
-  if (visited) __atomic_store_n(&f->visitor, 0, __ATOMIC_RELEASE);
-}
-static void write_entry(cp_flight_entry *e, const cp_flight_record *r, uint64_t id, const uint64_t n[3]) {
+uint64_t cp_flight_append(cp_flight *f, const cp_flight_record *r) {
+  uint64_t n[3];
+  number(f, r, n);
+  uint64_t id = __atomic_add_fetch(&f->header->next, 1, __ATOMIC_RELAXED);
+  cp_flight_entry *e = entry_of(f, id);
+  if (!hold(e, id, 1)) return id; // this thread was held up for a whole round of the ring, and the entry has a later record
   __atomic_store_n(&e->id, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&e->end, 0, __ATOMIC_RELAXED);
   __atomic_thread_fence(__ATOMIC_RELEASE); // both are 0 before anything else changes
@@ -204,30 +163,6 @@ static void write_entry(cp_flight_entry *e, const cp_flight_record *r, uint64_t 
   e->duration_ns = -1;
   __atomic_store_n(&e->end, id, __ATOMIC_RELEASE);
   __atomic_store_n(&e->id, id, __ATOMIC_RELEASE);
-}
-
-uint64_t cp_flight_append(cp_flight *f, const cp_flight_record *r) {
-  uint64_t n[3];
-  if (f->sole) {
-    owner_enter(f);
-    number(f, r, n);
-    uint64_t id = f->header->next + 1;
-    __atomic_store_n(&f->header->next, id, __ATOMIC_RELAXED);
-    cp_flight_entry *e = entry_of(f, id);
-    write_entry(e, r, id, n);
-    let_go(e, id);
-    owner_leave(f);
-    const char *next = (const char *)entry_of(f, id + 1); // comes while the call that is recorded runs
-    __builtin_prefetch(next, 1);
-    __builtin_prefetch(next + 64, 1);
-    __builtin_prefetch(next + 128, 1);
-    return id;
-  }
-  number(f, r, n);
-  uint64_t id = __atomic_add_fetch(&f->header->next, 1, __ATOMIC_RELAXED);
-  cp_flight_entry *e = entry_of(f, id);
-  if (!hold(e, id, 1)) return id; // this thread was held up for a whole round of the ring, and the entry has a later record
-  write_entry(e, r, id, n);
   let_go(e, id);
   return id;
 }
@@ -236,19 +171,10 @@ void cp_flight_append_many(cp_flight *f, const cp_flight_record *r, int64_t n) {
   for (int64_t i = 0; i < n; i++) cp_flight_append(f, r);
 }
 
-// Holds record id for a change, if it is still there. To be ended with let_go_record.
-static cp_flight_entry *hold_record(cp_flight *f, uint64_t id, int *visited) {
+static cp_flight_entry *hold_record(cp_flight *f, uint64_t id) {
   if (id == 0) return NULL;
   cp_flight_entry *e = entry_of(f, id);
-  *visited = visit(f);
-  if (hold(e, id, 0)) return e;
-  leave(f, *visited);
-  return NULL;
-}
-
-static void let_go_record(cp_flight *f, cp_flight_entry *e, uint64_t id, int visited) {
-  let_go(e, id);
-  leave(f, visited);
+  return hold(e, id, 0) ? e : NULL;
 }
 
 static void set_state(cp_flight_entry *e, uint32_t state) {
@@ -256,20 +182,18 @@ static void set_state(cp_flight_entry *e, uint32_t state) {
 }
 
 void cp_flight_start(cp_flight *f, uint64_t id, int64_t ns) {
-  int visited;
-  cp_flight_entry *e = hold_record(f, id, &visited);
+  cp_flight_entry *e = hold_record(f, id);
   if (e == NULL) return;
   cp_flight_group *g = group_of(f, e->group);
   int p2p = (e->flags & CP_FLIGHT_P2P) != 0;
   if (e->started_ns == 0) e->started_ns = ns;
   set_state(e, CP_FLIGHT_STARTED);
   if (g != NULL) raise_to(p2p ? &g->p2p_started : &g->coll_started, (int64_t)(p2p ? e->p2p_seq : e->coll_seq));
-  let_go_record(f, e, id, visited);
+  let_go(e, id);
 }
 
 void cp_flight_complete(cp_flight *f, uint64_t id, int64_t ns, int64_t duration_ns) {
-  int visited;
-  cp_flight_entry *e = hold_record(f, id, &visited);
+  cp_flight_entry *e = hold_record(f, id);
   if (e == NULL) return;
   cp_flight_group *g = group_of(f, e->group);
   int p2p = (e->flags & CP_FLIGHT_P2P) != 0;
@@ -280,15 +204,14 @@ void cp_flight_complete(cp_flight *f, uint64_t id, int64_t ns, int64_t duration_
     e->flags &= ~(uint32_t)CP_FLIGHT_BOUNDED;
   }
   if (g != NULL) raise_to(p2p ? &g->p2p_completed : &g->coll_completed, (int64_t)(p2p ? e->p2p_seq : e->coll_seq));
-  let_go_record(f, e, id, visited);
+  let_go(e, id);
 }
 
 static void change_flags(cp_flight *f, uint64_t id, uint32_t set, uint32_t clear) {
-  int visited;
-  cp_flight_entry *e = hold_record(f, id, &visited);
+  cp_flight_entry *e = hold_record(f, id);
   if (e == NULL) return;
   e->flags = (e->flags | set) & ~clear;
-  let_go_record(f, e, id, visited);
+  let_go(e, id);
 }
 
 void cp_flight_retire(cp_flight *f, uint64_t id) { change_flags(f, id, CP_FLIGHT_RETIRED, 0); }

@@ -90,10 +90,6 @@ func NewFlight(file *os.File, entries int) (*Flight, error) {
 	return f, nil
 }
 
-// Sole says that one thread at a time appends to this ring, as one driver's series do: an append then takes no locked instruction, and news of
-// records from other threads cost a system call. Before the first append.
-func (f *Flight) Sole() { C.cp_flight_sole(f.c) }
-
 // Close unmaps the ring; a file keeps what was recorded. No series may run with it any more, nor any other method or a poll of its events.
 func (f *Flight) Close() error {
 	C.free(unsafe.Pointer(f.c))

@@ -124,11 +124,6 @@ typedef struct {
   char *text;
   cp_flight_entry *entries;
   uint32_t capacity;
-  // With sole set one thread appends, and no locked instruction is in its way: right after a launch each would wait until the device's doorbell,
-  // an uncached store, has left the processor. appending is the owner's side of the lock, visitor the others'.
-  int sole, fenced; // fenced: the owner needs a fence of its own, since the kernel has no membarrier
-  int appending __attribute__((aligned(64)));
-  int visitor __attribute__((aligned(64)));
 } cp_flight;
 
 // What to append. op_id 0: the ring gives the record the numbers that follow in its group (with CP_FLIGHT_JOINED: the same sequence number as the
@@ -148,13 +143,7 @@ uint64_t cp_flight_bytes(uint32_t entries);
 // Makes an empty ring in mapped memory. f is the caller's.
 void cp_flight_open(cp_flight *f, void *base, uint32_t entries);
 
-// From now on one thread at a time appends to this ring, and each moves on from where the last one stopped. Before the first append.
-void cp_flight_sole(cp_flight *f);
-
-// The calling thread is the one that appends, until it says NULL: its own news of records then need not ask the kernel for a fence.
-void cp_flight_own(const cp_flight *f);
-
-// Appends a record and answers its number. Unless the ring has a sole appender, any number of threads may append to one ring, but to one group only one, as NCCL has it for communicators.
+// Appends a record and answers its number. Any number of threads may append to one ring, but to one group only one, as NCCL has it for communicators.
 uint64_t cp_flight_append(cp_flight *f, const cp_flight_record *r);
 
 // The same record n times, for measuring.

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -434,66 +433,6 @@ func TestFlightManyThreads(t *testing.T) {
 	}
 }
 
-// TestFlightSole: one thread appends without locked instructions while others bring news of the records, of those that are being overwritten too.
-// Nobody's news may land in a record that it is not about.
-func TestFlightSole(t *testing.T) {
-	const calls, threads = 200_000, 3
-	f := newFlight(t, 4)
-	f.Sole()
-	f.AddGroup("0", "", []int{0})
-	var last atomic.Uint64
-	var visitors sync.WaitGroup
-	for i := range threads {
-		visitors.Go(func() {
-			for id := uint64(0); id < calls; {
-				id = last.Load()
-				for _, old := range []uint64{id, id - min(id, 3), id + 1} {
-					if old%2 == 0 {
-						f.Complete(old, int64(1000+old), -1)
-					} else if i > 0 {
-						f.Start(old, int64(1000+old))
-					}
-				}
-			}
-		})
-	}
-	visitors.Go(func() {
-		for last.Load() < calls {
-			raw := f.Snapshot()
-			for i := uint64(1); i <= 4; i++ {
-				checkSole(t, f.entry(raw, i))
-			}
-		}
-	})
-	for range calls {
-		last.Store(f.Append(FlightRecord{Kind: StepReduce}))
-	}
-	visitors.Wait()
-	raw := f.Snapshot()
-	for id := uint64(calls - 3); id <= calls; id++ {
-		if e := f.entry(raw, id); e.whole() != id {
-			t.Errorf("in the place of record %d is record %d", id, e.whole())
-		}
-		checkSole(t, f.entry(raw, id))
-	}
-	if n := binary.LittleEndian.Uint64(raw[4096+64:]); n != calls {
-		t.Errorf("%d calls were counted", n)
-	}
-}
-
-// checkSole: an even record may be complete, an odd one may have started, each at the time that is its own.
-func checkSole(t *testing.T, e rawEntry) {
-	t.Helper()
-	id, state := e.whole(), e.u32(112)
-	switch {
-	case id == 0 || state == 0:
-	case id%2 == 0 && state == 2 && e.u64(128) == 1000+id:
-	case id%2 == 1 && state == 1 && e.u64(120) == 1000+id:
-	default:
-		t.Errorf("record %d has state %d, started %d, completed %d", id, state, e.u64(120), e.u64(128))
-	}
-}
-
 func TestFlightDoesNotAllocate(t *testing.T) {
 	f := newFlight(t, 64)
 	r := FlightRecord{Kind: StepAllReduce, Count: 2}
@@ -518,13 +457,6 @@ func BenchmarkFlightAppend(b *testing.B) {
 	})
 	b.Run("C", func(b *testing.B) { // a record of a series
 		f := newFlight(b, 2048)
-		f.AddGroup("0", "", []int{0})
-		b.ResetTimer()
-		f.appendMany(r, b.N)
-	})
-	b.Run("Sole", func(b *testing.B) { // the same where no other thread appends
-		f := newFlight(b, 2048)
-		f.Sole()
 		f.AddGroup("0", "", []int{0})
 		b.ResetTimer()
 		f.appendMany(r, b.N)

@@ -175,12 +175,13 @@ enum { POLL_NS = 1000000 };
 // Between two iterations: puts an event behind the records of each lane that has enough of them, or any at all at the end of the series. An event
 // that was used before is asked whether it is done now and then only: a question costs as much as some ten records.
 static int mark(cp_series *s, uint32_t least) {
+  int may_ask = least == 1 || s->noted_ns - s->polled_ns >= POLL_NS;
   for (int i = 0; i < s->nlanes; i++) {
     cp_lane *l = &s->lanes[i];
     if (l->pool == NULL || l->unmarked < least) continue;
-    if (least > 1 && !cp_flight_pool_free(l->pool)) {
-      if (s->noted_ns - s->polled_ns < POLL_NS) continue;
-      s->polled_ns = s->noted_ns;
+    if (!cp_flight_pool_free(l->pool)) {
+      if (!may_ask) continue;
+      if (s->polled_ns < s->noted_ns) s->polled_ns = s->noted_ns;
     }
     int recorded, code = cp_flight_pool_record(l->pool, l->last, l->stream, &recorded);
     if (code) return fail(s, CP_SERIES_CUDA, code, i);
@@ -209,7 +210,7 @@ static int watch_flight(cp_series *s) {
 // A lane's stream has run empty, so all of its events are done as well.
 static void lane_complete(cp_series *s, int l) {
   if (s->lanes[l].pool != NULL) cp_flight_pool_poll(s->lanes[l].pool);
-  if (s->lanes[l].last != 0) cp_flight_complete(s->flight, s->lanes[l].last, cp_now_ns(), -1);
+  cp_flight_complete(s->flight, s->lanes[l].last, cp_now_ns(), -1);
 }
 
 // ---- calls ----
@@ -379,7 +380,6 @@ static void close_records(cp_series *s, int status) {
   if (!recording(s)) return;
   if (status != CP_SERIES_OK) poll_flight(s); // what is known last
   for (int l = 0; status == CP_SERIES_OK && l < s->nlanes; l++) lane_complete(s, l);
-  cp_flight_own(NULL);
 }
 
 int cp_series_run(cp_series *s) {
@@ -395,7 +395,6 @@ int cp_series_run(cp_series *s) {
     int stop = cp_barrier_wait(s->barrier, s->parties, s->abort, s->deadline_ns);
     if (stop) return fail(s, stop, 0, -1);
   }
-  if (recording(s)) cp_flight_own(s->flight);
   s->phase = CP_PHASE_ENQUEUE;
   s->start_ns = cp_now_ns();
   int status = enqueue(s);
