@@ -12,6 +12,7 @@ import (
 
 	"github.com/commprobe/commprobe/bench/result"
 	"github.com/commprobe/commprobe/cuda"
+	"github.com/commprobe/commprobe/internal/rankset"
 )
 
 // Keys in the job's store. The coordinator writes plan, final and step/K; the worker of a communicator's rank 0 writes id/GROUP/INDEX; a worker that fails writes alarm/RANK.
@@ -196,19 +197,8 @@ func nearCPUs(root, pci string) []int32 {
 // cpuList reads a list such as "0-3,8", nil when it is none.
 func cpuList(text string) []int32 {
 	var out []int32
-	for _, part := range strings.Split(text, ",") {
-		lo, hi, isRange := strings.Cut(part, "-")
-		if !isRange {
-			hi = lo
-		}
-		a, errA := strconv.Atoi(lo)
-		b, errB := strconv.Atoi(hi)
-		if errA != nil || errB != nil {
-			return nil
-		}
-		for c := a; c <= b; c++ {
-			out = append(out, int32(c))
-		}
+	for _, c := range rankset.Parse(text) {
+		out = append(out, int32(c))
 	}
 	return out
 }

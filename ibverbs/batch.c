@@ -65,7 +65,7 @@ void iv_batch_run(iv_batch *b, const iv_entry *entries, int64_t n) {
     }
   }
   b->done_ns = now_ns();
-  if (b->fault.kind == IV_FAULT_WC && b->fault.status == STATUS_FLUSH) iv_find_cause(&b->fault, b->send_cq, b->send_cq);
+  iv_find_cause(&b->fault, b->send_cq, b->send_cq);
 }
 
 static int post_empty(struct ibv_qp *qp, uint64_t index) {
@@ -104,5 +104,5 @@ void iv_wait_imm(iv_imm *w, int64_t n, uint32_t *imm, int64_t *at) {
       if (err != 0) iv_fail(&w->fault, IV_FAULT_POST_RECV, err);
     }
   }
-  if (w->fault.kind == IV_FAULT_WC && w->fault.status == STATUS_FLUSH) iv_find_cause(&w->fault, w->recv_cq, w->recv_cq);
+  iv_find_cause(&w->fault, w->recv_cq, w->recv_cq);
 }

@@ -45,7 +45,7 @@ func (q *QP) WriteBatch(entries []BatchEntry, imm *uint32, wait time.Duration, s
 		c.with_imm, c.imm, op = 1, C.uint32_t(*imm), OpWriteImm
 	}
 	C.iv_batch_run(&c, &list[0], C.int64_t(len(list)))
-	err = faultOf(&c.fault, op, fmt.Sprintf("write batch of %d entries", len(entries))).err(deadline(wait), int(c.done), len(entries))
+	err = faultError(&c.fault, op, fmt.Sprintf("write batch of %d entries", len(entries)), deadline(wait), int(c.done), len(entries))
 	return BatchResult{int64(c.posted_ns), int64(c.done_ns)}, err
 }
 
@@ -75,7 +75,7 @@ func (q *QP) WaitImm(n int, wait time.Duration, stop *Flag) ([]ImmEvent, error) 
 	for i := range out {
 		out[i] = ImmEvent{uint32(imm[i]), int64(at[i])}
 	}
-	return out, faultOf(&c.fault, OpWriteImm, "wait for immediates").err(deadline(wait), int(c.done), n)
+	return out, faultError(&c.fault, OpWriteImm, "wait for immediates", deadline(wait), int(c.done), n)
 }
 
 // PostEmptyReceives posts n receives without a buffer, for writes with immediate.

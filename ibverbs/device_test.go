@@ -51,7 +51,7 @@ func TestLoadError(t *testing.T) {
 				case "text":
 					bindtest.Write(t, path, strings.Repeat("not a library\n", 1000))
 				case "lib.so":
-					putFake(t, path, bindtest.Lacking(t, "ibv_get_device_list")...)
+					bindtest.PutVerbs(t, path, bindtest.Lacking(t, "ibv_get_device_list")...)
 				}
 				return []string{ibverbs.LibraryEnv + "=" + path}
 			})

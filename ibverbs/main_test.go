@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/commprobe/commprobe/ibverbs"
@@ -33,45 +32,12 @@ var (
 	soon = bindtest.Soon
 )
 
-var fakes struct {
-	sync.Mutex
-	files map[string]string // from flags to the file's bytes
-}
-
-// putFake puts the stand-in for libibverbs at path, each kind built once a process.
-func putFake(t *testing.T, path string, flags ...string) {
-	t.Helper()
-	fakes.Lock()
-	defer fakes.Unlock()
-	if fakes.files == nil {
-		fakes.files = make(map[string]string)
-	}
-	key := strings.Join(flags, " ")
-	if fakes.files[key] == "" {
-		if _, err := exec.LookPath("gcc"); err != nil {
-			if os.Getenv("REQUIRE_RDMA") != "" {
-				t.Skip("stand-ins are tested where there is a compiler: ", err)
-			}
-			t.Fatal(err)
-		}
-		out := filepath.Join(t.TempDir(), "fake.so")
-		args := append([]string{"-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", out, "testdata/fake/ibverbs.c", "-lpthread"}, flags...)
-		if text, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-			t.Fatalf("gcc: %v\n%s", err, text)
-		}
-		b, err := os.ReadFile(out)
-		ok(t, err)
-		fakes.files[key] = string(b)
-	}
-	bindtest.Write(t, path, fakes.files[key])
-}
-
 // fake runs the test in a process of its own, whose libibverbs is the stand-in built with flags.
 func fake(t *testing.T, flags ...string) bool {
 	t.Helper()
 	return bindtest.Isolated(t, func(dir string) []string {
 		path := filepath.Join(dir, "libibverbs.so.1.14.44.0")
-		putFake(t, path, flags...)
+		bindtest.PutVerbs(t, path, flags...)
 		return []string{ibverbs.LibraryEnv + "=" + path}
 	})
 }

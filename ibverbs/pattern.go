@@ -12,8 +12,17 @@ func Fill(addr uintptr, bytes int, seed uint64, stream uint32) {
 
 // Check compares host memory with the pattern and tells how many bytes are wrong, and the offsets of the first and the last of them (-1 when none is).
 func Check(addr uintptr, bytes int, seed uint64, stream uint32) (wrong int, first, last int) {
+	return checkPattern(pointer(addr), bytes, seed, stream)
+}
+
+// CheckIn is Check for a copy of memory in b.
+func CheckIn(b []byte, seed uint64, stream uint32) (wrong int, first, last int) {
+	return checkPattern(unsafe.Pointer(unsafe.SliceData(b)), len(b), seed, stream)
+}
+
+func checkPattern(p unsafe.Pointer, bytes int, seed uint64, stream uint32) (wrong int, first, last int) {
 	var f, l C.size_t
-	n := C.iv_check_pattern(pointer(addr), C.size_t(bytes), C.uint64_t(seed), C.uint32_t(stream), &f, &l)
+	n := C.iv_check_pattern(p, C.size_t(bytes), C.uint64_t(seed), C.uint32_t(stream), &f, &l)
 	if n == 0 {
 		return 0, -1, -1
 	}

@@ -122,5 +122,5 @@ void iv_pingpong_run(iv_pingpong *p, const iv_lane *lane, int64_t *stamps) {
   else
     by_completion(&g, stamps);
   stamps[p->done] = now_ns();
-  if (p->fault.kind == IV_FAULT_WC && p->fault.status == STATUS_FLUSH) iv_find_cause(&p->fault, p->send_cq, p->recv_cq);
+  iv_find_cause(&p->fault, p->send_cq, p->recv_cq);
 }

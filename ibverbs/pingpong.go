@@ -97,7 +97,7 @@ func (p *PingPong) Run() ([]int64, error) {
 	}
 	stamps := make([]int64, p.Iterations+1)
 	C.iv_pingpong_run(c, &lanes[0], (*C.int64_t)(&stamps[0]))
-	err = faultOf(&c.fault, p.op(), fmt.Sprintf("%v ping-pong of %d bytes", p.op(), p.Bytes)).err(deadline(p.Deadline), int(c.done), p.Iterations)
+	err = faultError(&c.fault, p.op(), fmt.Sprintf("%v ping-pong of %d bytes", p.op(), p.Bytes), deadline(p.Deadline), int(c.done), p.Iterations)
 	if err != nil {
 		stamps = stamps[:c.done]
 	}

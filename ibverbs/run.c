@@ -16,6 +16,7 @@ void iv_flag_set(int *flag, int value) {
 }
 
 void iv_find_cause(iv_fault *f, struct ibv_cq *a, struct ibv_cq *b) {
+  if (f->kind != IV_FAULT_WC) return;
   struct ibv_wc wc[POLL_BATCH];
   struct ibv_cq *queues[] = {a, b};
   for (int q = 0; q < 2; q++) {

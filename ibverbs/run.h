@@ -79,7 +79,7 @@ static inline void iv_failed(iv_fault *f, const struct ibv_wc *wc) {
 
 static inline int iv_poll_some(struct ibv_cq *cq, int max, struct ibv_wc *wc) { return cq->context->ops.poll_cq(cq, max, wc); }
 
-// After a flush: looks through what else has completed for the failure that caused it.
+// At the end of a run. After a flush it looks through what else has completed for the failure that caused it.
 void iv_find_cause(iv_fault *f, struct ibv_cq *a, struct ibv_cq *b);
 
 // One queue pair's prepared work requests.

@@ -218,7 +218,7 @@ void iv_series_run(iv_series *s, const iv_lane *lanes, int64_t *posted, int64_t 
 
   loop(&r);
 
-  if (s->fault.kind == IV_FAULT_WC && s->fault.status == STATUS_FLUSH) iv_find_cause(&s->fault, s->send_cq, s->recv_cq);
+  iv_find_cause(&s->fault, s->send_cq, s->recv_cq);
   s->posts = r.sent;
   if (posted != NULL && r.sent > 0) s->first_ns = posted[0];
   s->sampled_ops = r.last_ops - r.base_ops;

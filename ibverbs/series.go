@@ -282,40 +282,32 @@ func (s *Series) Run() (*SeriesResult, error) {
 	out.First, out.Last, out.Ops, out.Received = int64(c.first_ns), int64(c.last_ns), int64(c.ops), int64(c.received)
 	out.SampledOps, out.Sampled = int64(c.sampled_ops), time.Duration(c.sampled_ns)
 	want := s.Send + max(0, s.Recv)
-	f := faultOf(&c.fault, s.Op, fmt.Sprintf("%v of %d bytes, %d queue pairs", s.Op, s.Bytes, len(lanes)))
-	return out, f.err(deadline(s.Deadline), int(out.Ops+out.Received), len(lanes)*want)
+	what := fmt.Sprintf("%v of %d bytes, %d queue pairs", s.Op, s.Bytes, len(lanes))
+	return out, faultError(&c.fault, s.Op, what, deadline(s.Deadline), int(out.Ops+out.Received), len(lanes)*want)
 }
 
-// fault is how a run of the C side ended, with what it was.
-type fault struct {
-	c    *C.iv_fault
-	op   Op
-	what string
-}
-
-func faultOf(c *C.iv_fault, op Op, what string) fault { return fault{c, op, what} }
-
-func (f fault) err(after time.Duration, done, of int) error {
-	switch f.c.kind {
+// faultError is how a run of the C side ended: nil, or what went wrong with what it was, after so many operations.
+func faultError(f *C.iv_fault, op Op, what string, after time.Duration, done, of int) error {
+	switch f.kind {
 	case C.IV_OK:
 		return nil
 	case C.IV_FAULT_STOPPED:
-		return fmt.Errorf("%s: %w after %d operations", f.what, ErrStopped, done)
+		return fmt.Errorf("%s: %w after %d operations", what, ErrStopped, done)
 	case C.IV_FAULT_TIMEOUT:
-		return &TimeoutError{f.what, after, done, of}
+		return &TimeoutError{what, after, done, of}
 	case C.IV_FAULT_POST_SEND:
-		return check("ibv_post_send", f.c.err, "%s", f.what)
+		return check("ibv_post_send", f.err, "%s", what)
 	case C.IV_FAULT_POST_RECV:
-		return check("ibv_post_recv", f.c.err, "%s", f.what)
+		return check("ibv_post_recv", f.err, "%s", what)
 	case C.IV_FAULT_POLL:
-		return check("ibv_poll_cq", f.c.err, "%s", f.what)
+		return check("ibv_poll_cq", f.err, "%s", what)
 	}
-	id := uint64(f.c.wr_id)
-	op := f.op.String()
+	id := uint64(f.wr_id)
+	name := op.String()
 	if id>>63 != 0 {
-		op = "receive"
+		name = "receive"
 	}
-	status, vendor := int(f.c.status), uint32(f.c.vendor)
-	return &WCError{Status: status, Text: WCText(status), Vendor: vendor, QPNum: uint32(f.c.qp_num), Op: op,
+	status, vendor := int(f.status), uint32(f.vendor)
+	return &WCError{Status: status, Text: WCText(status), Vendor: vendor, QPNum: uint32(f.qp_num), Op: name,
 		Lane: int(id >> C.IV_LANE_SHIFT & (C.IV_MAX_LANES - 1)), Index: int(id & (1<<C.IV_LANE_SHIFT - 1)), Cause: WCCause(status, vendor)}
 }

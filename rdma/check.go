@@ -81,25 +81,14 @@ func (c *checker) one(ctx context.Context, t Test, r roles) error {
 		w.recv = 1
 	}
 	what := fmt.Sprintf("%s, %d bytes, checked round", c.test.Name, c.bytes)
-	run := func() (outcome, error) { return outcome{}, nil }
-	if w.send+w.recv > 0 {
-		var err error
-		if run, err = c.l.station.ready(w); err != nil {
-			return c.l.explain(err, what, c.l.path())
-		}
-	}
-	if err := c.l.meet(ctx, "start of "+what, c.l.patience); err != nil {
+	if _, err := c.l.perform(ctx, what, w, w.send+w.recv > 0); err != nil {
 		return err
-	}
-	c.l.enter(what)
-	if _, err := run(); err != nil {
-		return c.l.explain(err, what, c.l.path())
 	}
 	// Only now is it certain that what the other side posted is here.
 	return c.l.meet(ctx, "end of "+what, c.l.options.longest())
 }
 
-// verify compares what arrived here, and tells the other side. The first fault of either ends up in the row.
+// verify compares what arrived here, and tells the other side.
 func (c *checker) verify(ctx context.Context, seed uint64, round int, name string) error {
 	var mine *Fault
 	if c.roles.receives {
@@ -108,6 +97,11 @@ func (c *checker) verify(ctx context.Context, seed uint64, round int, name strin
 			return err
 		}
 	}
+	return c.settle(ctx, mine)
+}
+
+// settle tells the other side what was found wrong here, and learns what was there. The first fault of either ends up in the row.
+func (c *checker) settle(ctx context.Context, mine *Fault) error {
 	theirs, err := swap(ctx, c.l.session, "comparison of data", c.l.options.longest(), mine)
 	if err != nil {
 		return err
@@ -187,15 +181,7 @@ func (l *linkTest) atomics(ctx context.Context, c *checker) error {
 		mine = &Fault{Test: c.test.Name, Bytes: atomicBytes, Round: timedSeries, Host: l.mySide().Host, Wrong: atomicBytes, Last: atomicBytes - 1,
 			Guess: fmt.Sprintf("the counter rose by %d, after %d additions of 1", got, n)}
 	}
-	theirs, err := swap(ctx, l.session, "comparison of data", l.patience, mine)
-	if err != nil {
-		return err
-	}
-	c.row.Checked++
-	if c.row.Fault = mine; mine == nil {
-		c.row.Fault = theirs
-	}
-	return nil
+	return c.settle(ctx, mine)
 }
 
 func counter(m memory, at int) (uint64, error) {

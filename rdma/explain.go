@@ -19,10 +19,10 @@ const (
 	wcRNRExceeded     = 13
 )
 
-// explain turns an error of the binding into a Problem: what was done, on which path, what that error means.
+// explain turns an error of the binding, if there is one, into a Problem: what was done, on which path, what that error means.
 func explain(err error, what, path, peer string) error {
 	var p *Problem
-	if errors.As(err, &p) {
+	if err == nil || errors.As(err, &p) {
 		return err
 	}
 	var wc *ibverbs.WCError

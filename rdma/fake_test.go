@@ -220,7 +220,7 @@ func (s *fakeStation) poison(offset, bytes int) error {
 }
 
 func (s *fakeStation) check(offset, bytes int, seed uint64, stream uint32) (wrong, first, last int, err error) {
-	err = s.part(offset, bytes, func(b []byte) { wrong, first, last = compare(b, seed, stream) })
+	err = s.part(offset, bytes, func(b []byte) { wrong, first, last = ibverbs.CheckIn(b, seed, stream) })
 	return wrong, first, last, err
 }
 

@@ -139,6 +139,9 @@ func (s *Sender) prepare(blocks []Blocks) error {
 	return nil
 }
 
+// kvLink is the path that errors name: a Receiver knows no more.
+const kvLink = "KV link"
+
 // Receiver learns which layers have arrived. Its QP's receive queue has a completion queue of its own.
 type Receiver struct {
 	QP       *ibverbs.QP
@@ -148,18 +151,11 @@ type Receiver struct {
 
 // Ready posts receives for as many layers as may arrive before the next WaitLayers; that call replaces the ones that it used.
 func (r *Receiver) Ready(layers int) error {
-	return explainNil(r.QP.PostEmptyReceives(layers), "post receives for layers")
+	return explain(r.QP.PostEmptyReceives(layers), "post receives for layers", kvLink, "the peer")
 }
 
 // WaitLayers blocks until n layers have arrived and returns their numbers with the times, in the order of arrival.
 func (r *Receiver) WaitLayers(n int) ([]ibverbs.ImmEvent, error) {
 	events, err := r.QP.WaitImm(n, r.Deadline, r.Stop)
-	return events, explainNil(err, fmt.Sprintf("wait for layers, %d of %d have come", len(events), n))
-}
-
-func explainNil(err error, what string) error {
-	if err == nil {
-		return nil
-	}
-	return explain(err, what, "KV link", "the peer")
+	return events, explain(err, fmt.Sprintf("wait for layers, %d of %d have come", len(events), n), kvLink, "the peer")
 }

@@ -3,7 +3,6 @@ package rdma
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -31,10 +30,7 @@ func overFake(t *testing.T, env ...string) bool {
 	t.Helper()
 	return bindtest.Isolated(t, func(dir string) []string {
 		lib := filepath.Join(dir, "libibverbs.so.1")
-		args := []string{"-shared", "-fPIC", "-O1", "-o", lib, "../ibverbs/testdata/fake/ibverbs.c", "-lpthread"}
-		if text, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-			t.Fatalf("gcc: %v\n%s", err, text)
-		}
+		bindtest.PutVerbs(t, lib)
 		return append(env, ibverbs.LibraryEnv+"="+lib)
 	})
 }

@@ -270,8 +270,13 @@ func (l *linkTest) series(ctx context.Context, phase string, t Test, bytes, n in
 		w.recv = n
 	}
 	what := fmt.Sprintf("%s, %d bytes, %s", t.Name, bytes, phase)
+	return l.perform(ctx, what, w, r.posts || t.answers())
+}
+
+// perform runs a series, if this side takes part, once both sides are ready for it.
+func (l *linkTest) perform(ctx context.Context, what string, w work, takesPart bool) (outcome, error) {
 	run := func() (outcome, error) { return outcome{}, nil }
-	if r.posts || t.answers() {
+	if takesPart {
 		var err error
 		if run, err = l.station.ready(w); err != nil {
 			return outcome{}, l.explain(err, what, l.path())

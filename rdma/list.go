@@ -37,22 +37,14 @@ type Listed struct {
 // Devices lists all devices with their ports and GIDs. A device that cannot be opened is listed with the reason. None at all is a Problem that says what
 // would be needed.
 func Devices(library string) (*List, error) {
-	found, err := findDevices(library)
+	lib, devices, err := listDevices(library)
 	gpus := exports()
 	if err != nil {
 		return nil, withGPUs(err, gpus)
 	}
-	lib, err := ibverbs.Load(library)
-	if err != nil {
-		return nil, noDevice(err)
-	}
 	l := &List{Schema: ListSchema, Library: strings.TrimSpace(lib.Version + " " + lib.Path), GPUs: gpus}
-	done := map[string]bool{}
-	for _, c := range found {
-		if !done[c.device.Name] {
-			done[c.device.Name] = true
-			l.Devices = append(l.Devices, listOne(c.device))
-		}
+	for _, d := range devices {
+		l.Devices = append(l.Devices, listOne(d))
 	}
 	return l, nil
 }

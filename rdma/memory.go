@@ -209,25 +209,8 @@ func (g *gpuBuffer) check(offset, bytes int, seed uint64, stream uint32) (wrong,
 	if err := cuda.CopyOut(b, g.ptr.Add(int64(offset))); err != nil {
 		return 0, 0, 0, fmt.Errorf("gpu:%d: %w", g.device, err)
 	}
-	wrong, first, last = compare(b, seed, stream)
+	wrong, first, last = ibverbs.CheckIn(b, seed, stream)
 	return wrong, first, last, nil
-}
-
-// compare finds the bytes that differ from the pattern.
-func compare(b []byte, seed uint64, stream uint32) (wrong, first, last int) {
-	want := make([]byte, len(b))
-	ibverbs.PatternInto(want, seed, stream)
-	for i := range b {
-		if b[i] == want[i] {
-			continue
-		}
-		if wrong == 0 {
-			first = i
-		}
-		last = i
-		wrong++
-	}
-	return wrong, first, last
 }
 
 func (g *gpuBuffer) Close() error { return cuda.Free(g.allocated) }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/commprobe/commprobe/ibverbs"
+	"github.com/commprobe/commprobe/internal/rankset"
 )
 
 func TestNoDeviceText(t *testing.T) {
@@ -114,12 +115,12 @@ func TestPlace(t *testing.T) {
 		{p, []int{0}, 9, "9", "CPU 9 as asked"},
 	} {
 		cpus, why := chooseCPUs(c.p, c.allowed, c.named)
-		if foldCPUs(cpus) != c.cpus || !strings.Contains(why, c.why) {
+		if rankset.Fold(cpus, ",") != c.cpus || !strings.Contains(why, c.why) {
 			t.Errorf("%+v: %v %q", c, cpus, why)
 		}
 	}
 	for _, bad := range []string{"", "x", "3-1", "1-", "-1"} {
-		if cpus := parseCPUs(bad); cpus != nil {
+		if cpus := rankset.Parse(bad); cpus != nil {
 			t.Errorf("%q: %v", bad, cpus)
 		}
 	}

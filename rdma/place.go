@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/commprobe/commprobe/internal/rankset"
 )
 
 // place is where a device sits.
@@ -31,46 +33,9 @@ func placeOf(root, device string) place {
 		}
 	}
 	if b, err := os.ReadFile(filepath.Join(dir, "local_cpulist")); err == nil {
-		p.local = parseCPUs(strings.TrimSpace(string(b)))
+		p.local = rankset.Parse(strings.TrimSpace(string(b)))
 	}
 	return p
-}
-
-// parseCPUs reads "0-3,8"; nil where it is malformed.
-func parseCPUs(text string) (out []int) {
-	for part := range strings.SplitSeq(text, ",") {
-		lo, hi, ranged := strings.Cut(part, "-")
-		if !ranged {
-			hi = lo
-		}
-		a, err1 := strconv.Atoi(lo)
-		b, err2 := strconv.Atoi(hi)
-		if err1 != nil || err2 != nil || a < 0 || b < a || b > 1<<16 {
-			return nil
-		}
-		for n := a; n <= b; n++ {
-			out = append(out, n)
-		}
-	}
-	return out
-}
-
-// foldCPUs is the inverse of parseCPUs.
-func foldCPUs(cpus []int) string {
-	var parts []string
-	for i := 0; i < len(cpus); {
-		j := i
-		for j+1 < len(cpus) && cpus[j+1] == cpus[j]+1 {
-			j++
-		}
-		part := strconv.Itoa(cpus[i])
-		if j > i {
-			part += "-" + strconv.Itoa(cpus[j])
-		}
-		parts = append(parts, part)
-		i = j + 1
-	}
-	return strings.Join(parts, ",")
 }
 
 // chooseCPUs says where the measuring thread shall run, and why: the processor that was named, or those near the device that the process may use. nil
@@ -88,9 +53,9 @@ func chooseCPUs(p place, allowed []int, named int) (cpus []int, why string) {
 		}
 	}
 	if cpus == nil {
-		return nil, fmt.Sprintf("CPU not bound: none of NUMA node %d (%s), where the device is, may be used by this process", p.node, foldCPUs(p.local))
+		return nil, fmt.Sprintf("CPU not bound: none of NUMA node %d (%s), where the device is, may be used by this process", p.node, rankset.Fold(p.local, ","))
 	}
-	return cpus, fmt.Sprintf("CPU %s (NUMA node %d, the device's)", foldCPUs(cpus), p.node)
+	return cpus, fmt.Sprintf("CPU %s (NUMA node %d, the device's)", rankset.Fold(cpus, ","), p.node)
 }
 
 // allowedCPUs are those that the process may use.
@@ -117,7 +82,7 @@ func bind(cpus []int) error {
 		set.Set(n)
 	}
 	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		return fmt.Errorf("the measuring thread could not be bound to CPU %s: %w", foldCPUs(cpus), err)
+		return fmt.Errorf("the measuring thread could not be bound to CPU %s: %w", rankset.Fold(cpus, ","), err)
 	}
 	return nil
 }

@@ -196,9 +196,6 @@ func (s *session) abort(err error) {
 
 // explain makes an error of a series or a verbs call one that says what it means for this link.
 func (s *session) explain(err error, what string, path string) error {
-	if err == nil {
-		return nil
-	}
 	if cause := s.stopped(); cause != nil && errors.Is(err, ibverbs.ErrStopped) {
 		return cause
 	}

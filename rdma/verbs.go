@@ -59,14 +59,24 @@ type candidate struct {
 	err    error // opening or asking failed
 }
 
-// findDevices loads the library and lists all ports of all devices. None at all is an error that says what would be needed.
-func findDevices(library string) ([]candidate, error) {
-	if _, err := ibverbs.Load(library); err != nil {
-		return nil, noDevice(err)
+// listDevices loads the library and lists all devices. None at all is an error that says what would be needed.
+func listDevices(library string) (ibverbs.Library, []ibverbs.Device, error) {
+	lib, err := ibverbs.Load(library)
+	if err != nil {
+		return lib, nil, noDevice(err)
 	}
 	devices, err := ibverbs.Devices()
 	if err != nil || len(devices) == 0 {
-		return nil, noDevice(err)
+		return lib, nil, noDevice(err)
+	}
+	return lib, devices, nil
+}
+
+// findDevices lists all ports of all devices.
+func findDevices(library string) ([]candidate, error) {
+	_, devices, err := listDevices(library)
+	if err != nil {
+		return nil, err
 	}
 	var out []candidate
 	for _, d := range devices {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/commprobe/commprobe/ibverbs"
+	"github.com/commprobe/commprobe/internal/bindtest"
 	"github.com/commprobe/commprobe/internal/launch"
 	"github.com/commprobe/commprobe/rdma"
 )
@@ -66,9 +67,7 @@ func TestRDMAUsage(t *testing.T) {
 func fakeVerbs(t *testing.T) string {
 	t.Helper()
 	lib := filepath.Join(t.TempDir(), "libibverbs.so.1")
-	if text, err := exec.Command("gcc", "-shared", "-fPIC", "-O1", "-o", lib, "../../ibverbs/testdata/fake/ibverbs.c", "-lpthread").CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, text)
-	}
+	bindtest.PutVerbs(t, lib)
 	return ibverbs.LibraryEnv + "=" + lib
 }
 

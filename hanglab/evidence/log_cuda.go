@@ -97,7 +97,7 @@ func (f *Fact) speakingRank(text []byte) {
 func (c *logContext) remoteError(line []byte, at Where) bool {
 	f := newFact(RemoteError, at, line)
 	switch {
-	case bytes.Contains(line, []byte("Duplicate GPU detected")), containsAny(line, "ncclInternalError", "ncclInvalid", "ncclUnhandledCudaError", ", internal error", ", unhandled cuda error", ", invalid usage", ", invalid argument"):
+	case containsAny(line, "Duplicate GPU detected", "ncclInternalError", "ncclInvalid", "ncclUnhandledCudaError", ", internal error", ", unhandled cuda error", ", invalid usage", ", invalid argument"):
 		f.Kind = NCCLWarn
 	case bytes.Contains(line, []byte("gloo/transport")):
 		return false

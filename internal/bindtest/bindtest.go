@@ -61,56 +61,70 @@ var built struct {
 }
 
 // Put puts a stand-in for a library at path: lib is a file of csrc/testdata/fake without its ending (cuda, cudart, nccl, nothing), flags go to
-// gcc. Each kind is built once a process. The test is skipped on a GPU machine (REQUIRE_GPU, COMMPROBE_TEST_ENGINE) that has no compiler or
+// gcc. Each kind is built once a process. The test is skipped on a machine with GPUs or in the RDMA lab (REQUIRE_GPU, COMMPROBE_TEST_ENGINE, REQUIRE_RDMA) that has no compiler or
 // no sources; elsewhere that is a failure.
 func Put(t *testing.T, path, lib string, flags ...string) {
 	t.Helper()
+	files := []string{lib + ".c"}
+	if list := map[string]string{"cuda": "CP_CUDRV_FUNCS", "cudart": "CP_CUDART_FUNCS", "nccl": "CP_NCCL_FUNCS"}[lib]; list != "" {
+		files, flags = append(files, "weak.c"), append([]string{"-DFAKE_LIST=" + list}, flags...)
+	}
+	put(t, path, "csrc/testdata/fake", files, flags)
+}
+
+// PutVerbs puts the stand-in for libibverbs at path, as Put does: its devices are loopbacks within the process. ibverbs/testdata/fake has its settings.
+func PutVerbs(t *testing.T, path string, flags ...string) {
+	t.Helper()
+	put(t, path, "ibverbs/testdata/fake", []string{"ibverbs.c"}, append([]string{"-Wextra", "-lpthread"}, flags...))
+}
+
+func put(t *testing.T, path, folder string, files, flags []string) {
+	t.Helper()
 	built.Lock()
 	defer built.Unlock()
-	key := lib + " " + strings.Join(flags, " ")
+	key := strings.Join(append(files, flags...), " ")
 	if built.files == nil {
 		built.files = make(map[string]string)
 	}
 	if built.files[key] == "" {
-		built.files[key] = build(t, lib, flags)
+		built.files[key] = build(t, folder, files, flags)
 	}
 	Write(t, path, built.files[key])
 }
 
-// sources finds csrc/testdata/fake from a package's folder.
-func sources() (string, error) {
+// sources finds a folder of the project from a package's.
+func sources(folder string) (string, error) {
 	dir, err := os.Getwd()
 	for err == nil {
-		fakes := filepath.Join(dir, "csrc/testdata/fake")
+		fakes := filepath.Join(dir, folder)
 		if _, missing := os.Stat(fakes); missing == nil {
 			return fakes, nil
 		}
 		if dir == filepath.Dir(dir) {
-			err = fmt.Errorf("no csrc/testdata/fake above the test's folder")
+			err = fmt.Errorf("no %s above the test's folder", folder)
 		}
 		dir = filepath.Dir(dir)
 	}
 	return "", err
 }
 
-func build(t *testing.T, lib string, flags []string) string {
+func build(t *testing.T, folder string, files, flags []string) string {
 	t.Helper()
-	from, err := sources()
+	from, err := sources(folder)
 	_, noCompiler := exec.LookPath("gcc")
 	if err = errors.Join(err, noCompiler); err != nil {
-		if Native() || os.Getenv("REQUIRE_GPU") != "" {
+		if Native() || os.Getenv("REQUIRE_GPU") != "" || os.Getenv("REQUIRE_RDMA") != "" {
 			t.Skip("stand-ins for libraries are tested where there are a compiler and the sources: ", err)
 		}
 		t.Fatal(err)
 	}
 	out := filepath.Join(t.TempDir(), "fake.so")
-	args := []string{"-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", out, filepath.Join(from, lib+".c")}
-	list := map[string]string{"cuda": "CP_CUDRV_FUNCS", "cudart": "CP_CUDART_FUNCS", "nccl": "CP_NCCL_FUNCS"}[lib]
-	if list != "" {
-		args = append(args, filepath.Join(from, "weak.c"), "-DFAKE_LIST="+list)
+	args := []string{"-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", out}
+	for _, f := range files {
+		args = append(args, filepath.Join(from, f))
 	}
 	if text, err := exec.Command("gcc", append(args, flags...)...).CombinedOutput(); err != nil {
-		t.Fatalf("gcc %s: %v\n%s", lib, err, text)
+		t.Fatalf("gcc %s: %v\n%s", files[0], err, text)
 	}
 	b, err := os.ReadFile(out)
 	if err != nil {

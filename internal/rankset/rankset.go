@@ -1,4 +1,4 @@
-// Package rankset writes and reads lists of ranks as people do: "0-2, 4".
+// Package rankset writes and reads lists of ranks, and of processors, as people and the kernel do: "0-2, 4".
 package rankset
 
 import (
@@ -30,6 +30,25 @@ func Fold(list []int, sep string) string {
 
 // Most is how many ranks Unfold reads: more than any job has.
 const Most = 1 << 20
+
+// Parse reads a whole list such as "0-3,8" without blanks, as the kernel writes those of processors; nil when any part is none.
+func Parse(text string) (out []int) {
+	for part := range strings.SplitSeq(text, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		a, err1 := strconv.Atoi(from)
+		b, err2 := strconv.Atoi(to)
+		if err1 != nil || err2 != nil || a < 0 || b < a || b >= Most {
+			return nil
+		}
+		for ; a <= b; a++ {
+			out = append(out, a)
+		}
+	}
+	return out
+}
 
 // Unfold reads what Fold writes. Parts that are no ranks are left out, and so is what goes beyond Most.
 func Unfold(text string) (out []int) {

@@ -42,3 +42,15 @@ func TestUnfoldOddInput(t *testing.T) {
 		t.Errorf("%d ranks of a range without end", n)
 	}
 }
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	if got := Parse("0-2,8"); !slices.Equal(got, []int{0, 1, 2, 8}) {
+		t.Errorf("got %v", got)
+	}
+	for _, bad := range []string{"", "x", "3-1", "1-", "-1", "0,x", "0-1048576"} {
+		if got := Parse(bad); got != nil {
+			t.Errorf("%q: %v", bad, got)
+		}
+	}
+}
