@@ -64,7 +64,7 @@ rdma-lab: THINGS += rdma-lab
 rdma-lab: build
 	@rm -rf bin/rdma-lab && mkdir -p bin/rdma-lab
 	$(GO) test -c -vet=off -o bin/rdma-lab/ $(addprefix ./,$(wildcard ibverbs rdma))
-	@status=0; scripts/rdma-lab.sh run --cpus 2 --out out/rdma-lab --timeout 900 -- check.sh || status=$$?; \
+	@status=0; scripts/rdma-lab.sh run --cpus 2 --nics 2 --out out/rdma-lab --timeout 900 -- check.sh || status=$$?; \
 	for host in a b; do echo "== host $$host" && cat out/rdma-lab/$$host.txt; done; exit $$status
 
 # Dumps are written by one process and read by another, so that the memory that is printed is the diagnosis's own.

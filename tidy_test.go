@@ -43,6 +43,7 @@ var rooms = map[string]room{
 	"nccl/ras":           {noCgo: true, may: []string{"internal/rankset"}},
 	"ibverbs":            {may: []string{"csrc", "internal/bindtest"}},
 	"rdma":               {may: []string{"ibverbs", "csrc", "cuda", "internal/*", "bench/stat", "bench/result"}},
+	"rdma/pairs":         {may: []string{"rdma", "internal/*", "bench/stat"}},
 	"internal/rankset":   {noCgo: true},
 	"internal/bootstrap": {noCgo: true, may: []string{"internal/rankset"}},
 	"internal/launch":    {noCgo: true, may: []string{"internal/bootstrap"}},

@@ -110,6 +110,14 @@ func TestRecordOfGoodRun(t *testing.T) {
 	}
 }
 
+// rankInRing is what a ring that nobody told its rank says: the names of groups do when there are several.
+func rankInRing(r, n int) int {
+	if n == 1 {
+		return -1
+	}
+	return r
+}
+
 // The calls of one row in the ring of a thread that has all ranks, taken apart by rank: every series is there.
 func TestRecordOfGroup(t *testing.T) {
 	engine, n := testEngine(t, 3)
@@ -183,7 +191,7 @@ func TestRecordOfGroup(t *testing.T) {
 			}
 		}
 		want["out-of-place hashes"] = consistencyRepeats
-		if diff := cmp.Diff(want, phases); diff != "" || one.Rank != r || one.Groups[0].Name != "0" {
+		if diff := cmp.Diff(want, phases); diff != "" || one.Rank != rankInRing(r, n) || one.Groups[0].Name != "0" {
 			t.Errorf("rank %d %+v: calls (-want +got):\n%s", one.Rank, one.Groups, diff)
 		}
 	}

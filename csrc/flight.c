@@ -14,15 +14,17 @@
 #error "the ring's format is little endian"
 #endif
 
-#define AT(type, field, offset) _Static_assert(offsetof(type, field) == offset, "version 1 of the format")
+#define AT(type, field, offset) _Static_assert(offsetof(type, field) == offset, "version 2 of the format")
 AT(cp_flight_header, pid, 40);
 AT(cp_flight_header, next, 64);
+AT(cp_flight_header, repeated, 72);
 AT(cp_flight_header, heartbeat_ns, 128);
 AT(cp_flight_header, host, 192);
 AT(cp_flight_header, phase_seq, 288);
 AT(cp_flight_header, phase, 320);
 AT(cp_flight_group, coll_enqueued, 64);
 AT(cp_flight_entry, state, 112);
+AT(cp_flight_entry, repeats, 144);
 AT(cp_flight_entry, end, 184);
 
 enum {
@@ -31,7 +33,7 @@ enum {
   TEXT_AT = SITES_AT + CP_FLIGHT_SITES * (int)sizeof(cp_flight_site),
   ENTRIES_AT = TEXT_AT + CP_FLIGHT_TEXT,
 };
-_Static_assert(ENTRIES_AT == 282624, "version 1 of the format");
+_Static_assert(ENTRIES_AT == 282624, "version 2 of the format");
 
 uint64_t cp_flight_bytes(uint32_t entries) { return ENTRIES_AT + (uint64_t)entries * sizeof(cp_flight_entry); }
 
@@ -161,6 +163,7 @@ uint64_t cp_flight_append(cp_flight *f, const cp_flight_record *r) {
   e->flags = r->flags;
   e->started_ns = e->completed_ns = 0;
   e->duration_ns = -1;
+  e->repeats = 0;
   __atomic_store_n(&e->end, id, __ATOMIC_RELEASE);
   __atomic_store_n(&e->id, id, __ATOMIC_RELEASE);
   let_go(e, id);
@@ -171,10 +174,57 @@ void cp_flight_append_many(cp_flight *f, const cp_flight_record *r, int64_t n) {
   for (int64_t i = 0; i < n; i++) cp_flight_append(f, r);
 }
 
+// ---- runs ----
+
+static void change_flags(cp_flight *f, uint64_t id, uint32_t set, uint32_t clear);
+
+uint64_t cp_flight_begin(cp_flight *f, const cp_flight_record *r, int repeats, cp_flight_run *run) {
+  cp_flight_record open = *r;
+  open.flags |= CP_FLIGHT_OPEN;
+  uint64_t id = cp_flight_append(f, &open);
+  *run = (cp_flight_run){.at = &entry_of(f, id)->repeats, .word = id << 8, .left = repeats < CP_FLIGHT_REPEATS ? repeats : CP_FLIGHT_REPEATS,
+                         .p2p = (r->flags & CP_FLIGHT_P2P) != 0, .id = id, .group = group_of(f, r->group)};
+  return id;
+}
+
+int cp_flight_take_back(cp_flight_run *run) {
+  if ((run->word & 255) == 0) return 0;
+  run->left++;
+  __atomic_store_n(run->at, --run->word, __ATOMIC_RELAXED);
+  return 1;
+}
+
+// Numbers were given without being counted.
+static void catch_up(const cp_flight_run *run, uint64_t n) {
+  cp_flight_group *g = run->group;
+  uint64_t *seq = run->p2p ? &g->p2p_seq : &g->coll_seq;
+  __atomic_store_n(&g->op_id, g->op_id + n, __ATOMIC_RELAXED);
+  __atomic_store_n(seq, *seq + n, __ATOMIC_RELAXED);
+  raise_mine(run->p2p ? &g->p2p_enqueued : &g->coll_enqueued, (int64_t)*seq);
+}
+
+int cp_flight_end(cp_flight *f, cp_flight_run *run) {
+  uint64_t n = run->word & 255;
+  if (run->id == 0) return 0;
+  if (n > 0 && run->group != NULL) catch_up(run, n);
+  change_flags(f, run->id, 0, CP_FLIGHT_OPEN);
+  if (n > 0) __atomic_add_fetch(&f->header->repeated, n, __ATOMIC_RELAXED);
+  *run = (cp_flight_run){0};
+  return (int)n;
+}
+
+// ---- later news ----
+
 static cp_flight_entry *hold_record(cp_flight *f, uint64_t id) {
   if (id == 0) return NULL;
   cp_flight_entry *e = entry_of(f, id);
   return hold(e, id, 0) ? e : NULL;
+}
+
+// The sequence number of a record's last call.
+static int64_t last_seq(cp_flight_entry *e, int p2p) {
+  uint64_t repeats = __atomic_load_n(&e->repeats, __ATOMIC_RELAXED);
+  return (int64_t)((p2p ? e->p2p_seq : e->coll_seq) + (repeats >> 8 == e->id ? repeats & 255 : 0));
 }
 
 static void set_state(cp_flight_entry *e, uint32_t state) {
@@ -188,7 +238,7 @@ void cp_flight_start(cp_flight *f, uint64_t id, int64_t ns) {
   int p2p = (e->flags & CP_FLIGHT_P2P) != 0;
   if (e->started_ns == 0) e->started_ns = ns;
   set_state(e, CP_FLIGHT_STARTED);
-  if (g != NULL) raise_to(p2p ? &g->p2p_started : &g->coll_started, (int64_t)(p2p ? e->p2p_seq : e->coll_seq));
+  if (g != NULL) raise_to(p2p ? &g->p2p_started : &g->coll_started, last_seq(e, p2p));
   let_go(e, id);
 }
 
@@ -203,7 +253,7 @@ void cp_flight_complete(cp_flight *f, uint64_t id, int64_t ns, int64_t duration_
     set_state(e, CP_FLIGHT_COMPLETED);
     e->flags &= ~(uint32_t)CP_FLIGHT_BOUNDED;
   }
-  if (g != NULL) raise_to(p2p ? &g->p2p_completed : &g->coll_completed, (int64_t)(p2p ? e->p2p_seq : e->coll_seq));
+  if (g != NULL) raise_to(p2p ? &g->p2p_completed : &g->coll_completed, last_seq(e, p2p));
   let_go(e, id);
 }
 

@@ -175,6 +175,22 @@ func (f *Flight) appendMany(r FlightRecord, n int) {
 	C.cp_flight_append_many(f.c, &c, C.int64_t(n))
 }
 
+// flightRun is a run as the series' loop writes it, for tests.
+type flightRun struct {
+	c  C.cp_flight_run
+	id uint64 // of its record
+}
+
+func (f *Flight) newRun(r FlightRecord) *flightRun {
+	c, run := r.c(), &flightRun{}
+	run.id = uint64(C.cp_flight_begin(f.c, &c, C.CP_FLIGHT_REPEATS, &run.c))
+	return run
+}
+
+func (r *flightRun) repeat() bool     { return C.cp_flight_repeat(&r.c) != 0 }
+func (r *flightRun) takeBack() bool   { return C.cp_flight_take_back(&r.c) != 0 }
+func (f *Flight) endRun(r *flightRun) { C.cp_flight_end(f.c, &r.c) }
+
 // Start notes that the device was seen to have begun record id at ns. Without effect once the record has left the ring.
 func (f *Flight) Start(id uint64, ns int64) { C.cp_flight_start(f.c, C.uint64_t(id), C.int64_t(ns)) }
 

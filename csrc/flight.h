@@ -3,7 +3,7 @@
 // The ring is a file mapped MAP_SHARED (on tmpfs), so that the parent can read it when the rank hangs in C, is stopped by SIGSTOP or is dead;
 // nothing is ever written at exit. Nothing here allocates, locks a mutex or makes a system call once the ring is open.
 //
-// This header is the format, version 1, little endian. hanglab/flight/ring.go reads it without C; a fixture that both packages test keeps the two
+// This header is the format, version 2, little endian. hanglab/flight/ring.go reads it without C; a fixture that both packages test keeps the two
 // together. Every offset is fixed and every field naturally aligned: a reader needs no more than the bytes, and a file from another build of
 // this version is read alike.
 //
@@ -17,6 +17,12 @@
 // id == end != 0 has a whole record; otherwise the entry was being written, or its writer died there. State, times and flags change later: the
 // times are written before the state that gives them a meaning and lie after it, so that a copy never has a state without its times.
 //
+// Runs. A record may stand for several calls, one after the other, that differ in nothing but their numbers: for its own, and for as many more as
+// repeats says, each with the next op_id and the next sequence number of its group. A timed series makes thousands of them, and counting one costs
+// a few nanoseconds where a record costs some hundred, most of it for memory that is no longer in a cache. repeats is the record's number × 256 and
+// the count; with another number it is left over and means none. So a writer that was held up cannot give its calls to a later record. State and times
+// are those of the run's last call; what comes before it is bounded by it. While the run may still grow, its flags say so.
+//
 // Counters that say "last" are -1 until there is one, as in PyTorch's dumps. Sequence numbers and record numbers begin with 1.
 #ifndef CP_FLIGHT_H
 #define CP_FLIGHT_H
@@ -24,7 +30,7 @@
 #include "abi.h"
 
 enum {
-  CP_FLIGHT_VERSION = 1,
+  CP_FLIGHT_VERSION = 2,
   CP_FLIGHT_HEADER = 4096,
   CP_FLIGHT_GROUPS = 64,
   CP_FLIGHT_SITES = 1024,
@@ -45,6 +51,7 @@ enum { // flags of a record
   CP_FLIGHT_COALESCED = 4, // inside of ncclGroupStart and ncclGroupEnd, or the record of the ncclGroupEnd itself
   CP_FLIGHT_BOUNDED = 8,   // has no event of its own: complete when a later record of its stream is
   CP_FLIGHT_JOINED = 16,   // coalesced, and not the first of its NCCL group: shares the sequence number of that one
+  CP_FLIGHT_OPEN = 32,     // a run that may still grow
 };
 
 typedef struct {
@@ -60,7 +67,8 @@ typedef struct {
   int64_t wall_minus_mono_ns; // at creation: a monotonic time plus this is a wall clock time
   uint32_t ngroups, nsites;   // written after the entry that they announce
   uint64_t next;              // records ever given a number: the last one's number
-  uint64_t pad0[7];
+  uint64_t repeated;          // calls beyond those, of the runs that are no longer open
+  uint64_t pad0[6];
   int64_t heartbeat_ns; // monotonic: when the watchdog last came round, 0: never
   uint64_t text_used;
   uint32_t sites_lost; // call sites that did not fit
@@ -110,11 +118,12 @@ typedef struct {
   uint32_t state, flags;
   int64_t started_ns, completed_ns; // monotonic, when it was noticed
   int64_t duration_ns;              // by device events, -1: not known
-  uint64_t pad[5];
+  uint64_t repeats;                 // see above
+  uint64_t pad[4];
   uint64_t end;
 } cp_flight_entry;
 
-_Static_assert(sizeof(cp_flight_group) == 128 && sizeof(cp_flight_site) == 8 && sizeof(cp_flight_entry) == 192, "version 1 of the format");
+_Static_assert(sizeof(cp_flight_group) == 128 && sizeof(cp_flight_site) == 8 && sizeof(cp_flight_entry) == 192, "version 2 of the format");
 
 // A ring as this process has it mapped.
 typedef struct {
@@ -148,6 +157,36 @@ uint64_t cp_flight_append(cp_flight *f, const cp_flight_record *r);
 
 // The same record n times, for measuring.
 void cp_flight_append_many(cp_flight *f, const cp_flight_record *r, int64_t n);
+
+enum { CP_FLIGHT_REPEATS = 127 }; // of one record at most, 255 would fit
+
+// A run as its writer knows it, which is one thread. Zeroed: none.
+typedef struct {
+  uint64_t *at;  // the record's repeats
+  uint64_t word; // and what they are
+  int32_t left;  // how many more it may become
+  uint32_t p2p;
+  uint64_t id;            // 0: none
+  cp_flight_group *group; // NULL: none
+} cp_flight_run;
+
+// Appends a record that begins a run of at most that many repeats, and answers its number. Nothing else may be appended to its group before its end.
+uint64_t cp_flight_begin(cp_flight *f, const cp_flight_record *r, int repeats, cp_flight_run *run);
+
+// Counts one more call. 0: the run is full, or there is none. That is all that is done for most calls of a series, with code and data that the calls
+// before have pushed out of the caches: so it is one store, and the group's counters follow at the end. Until then a reader adds them up.
+static inline int cp_flight_repeat(cp_flight_run *run) {
+  if (run->left <= 0) return 0;
+  run->left--;
+  __atomic_store_n(run->at, ++run->word, __ATOMIC_RELAXED);
+  return 1;
+}
+
+// Takes the latest repeat back: it is to be a record of its own. 0: there is none.
+int cp_flight_take_back(cp_flight_run *run);
+
+// Ends the run, if there is one. Answers how many repeats it had.
+int cp_flight_end(cp_flight *f, cp_flight_run *run);
 
 // Later news of a record. From any thread; without effect when the record is no longer in the ring. Completion without an event of its own ends a
 // record's being bounded.
@@ -185,7 +224,7 @@ typedef struct {
 
 enum {
   CP_FLIGHT_POOL = 16,       // events of a pool at most
-  CP_FLIGHT_EVENT_EVERY = 64 // records of a lane between two events: they are too dear for each of a series' operations
+  CP_FLIGHT_EVENT_EVERY = CP_FLIGHT_REPEATS + 1 // calls of a lane between two events at least: they are too dear for each of a series' operations
 };
 
 // Events without timing for one stream. An event is used again only once its last use is known to be done. Only the stream's own thread records;

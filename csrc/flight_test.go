@@ -87,10 +87,32 @@ func fixtureRing(t *testing.T) []byte {
 	record(16, FlightRecord{Group: 0, Kind: StepBroadcast, DType: 0, Peer: 2, Count: 1 << 40, InCount: 1 << 40, OutCount: 1 << 40, CollSeq: 20, P2PSeq: 3, OpID: 30})
 	f.Start(16, 16_500)
 	f.Retire(record(17, FlightRecord{Group: -1, Kind: StepGraph, DType: -1, Op: 4, Peer: -1, Stream: 2}))
-	record(18, FlightRecord{Group: 0, Kind: StepReduce, DType: 7, Op: 3, Count: 5})
+	f.runOf(FlightRecord{Kind: StepAllReduce, DType: 7, Count: 10, CreatedNs: 18_000, Bounded: true}, 4, true, true)
+	f.Complete(f.runOf(FlightRecord{Group: 1, Stream: 1, Kind: StepSend, P2P: true, CreatedNs: 20_000, Bounded: true}, 3, false, false), 21_000, 7)
+	record(21, FlightRecord{Group: 0, Kind: StepReduce, DType: 7, Op: 3, Count: 5})
 	raw := f.Snapshot()
-	clear(f.entry(raw, 18)[:8]) // a writer was stopped in the midst of it
+	clear(f.entry(raw, 21)[:8]) // a writer was stopped in the midst of it
 	return raw
+}
+
+// runOf records n calls that are the same, as a series does, and one more that fails. The run stays open unless it is to end. Answers the last record.
+func (f *Flight) runOf(r FlightRecord, n int, fail, end bool) uint64 {
+	run := f.newRun(r)
+	for range n - 1 {
+		if !run.repeat() {
+			f.endRun(run)
+			run = f.newRun(r)
+		}
+	}
+	last := run.id
+	if fail && run.repeat() && run.takeBack() {
+		f.endRun(run)
+		f.Retire(f.Append(r))
+	}
+	if end {
+		f.endRun(run)
+	}
+	return last
 }
 
 // steady replaces what differs from run to run: the process, its thread, the clocks.
@@ -264,6 +286,84 @@ func TestFlightNumbers(t *testing.T) {
 	for k, want := range []int64{10, 2, 2, 3, -1, 1} { // collectives enqueued, started, completed, then p2p
 		if got := int64(binary.LittleEndian.Uint64(raw[4096+64+8*k:])); got != want {
 			t.Errorf("counter %d is %d, want %d", k, got, want)
+		}
+	}
+}
+
+// TestFlightRuns: a record counts no more calls than it may, none once its group had another or its run has ended, and none of a later record's.
+func TestFlightRuns(t *testing.T) {
+	f := newFlight(t, 4)
+	f.AddGroup("0", "", []int{0})
+	repeats := func(id uint64) uint64 { return f.entry(f.Snapshot(), id).u64(144) }
+	sum := FlightRecord{Kind: StepAllReduce}
+	if last := f.runOf(sum, 130, false, true); last != 2 || repeats(1) != 1<<8|127 || repeats(2) != 2<<8|1 {
+		t.Errorf("130 calls: the last record is %d, repeats %#x and %#x", last, repeats(1), repeats(2))
+	}
+	raw := f.Snapshot()
+	if n, op := binary.LittleEndian.Uint64(raw[72:]), f.entry(raw, 2).u64(64); n != 128 || op != 129 {
+		t.Errorf("%d calls beyond the records, the second record begins with call %d", n, op)
+	}
+	f.Append(sum)
+	if e := f.entry(f.Snapshot(), 3); e.u64(64) != 131 || e.u64(48) != 131 || e.u64(144) != 0 {
+		t.Errorf("after the run: %x", []byte(e))
+	}
+	run := f.newRun(sum)
+	for range 4 {
+		f.Append(FlightRecord{Group: -1, Kind: StepGraph}) // a round of the ring
+	}
+	if !run.repeat() {
+		t.Error("the writer does not look whether its record is still there")
+	}
+	if e := f.entry(f.Snapshot(), 4); e.whole() != 8 || e.u64(144)>>8 == 8 {
+		t.Errorf("a record that was overwritten gave its calls to the one in its place: %x", []byte(e))
+	}
+}
+
+// TestFlightRunsManyThreads: threads that append to one small ring while it is read lose no call, and none takes another's.
+func TestFlightRunsManyThreads(t *testing.T) {
+	const threads, calls = 4, 20000
+	f := newFlight(t, 8)
+	for g := range threads {
+		f.AddGroup(strconv.Itoa(g), "", []int{0})
+	}
+	var wg sync.WaitGroup
+	for g := range threads {
+		wg.Go(func() {
+			r := FlightRecord{Group: int32(g), Stream: int32(g), Kind: StepAllReduce, Count: uint64(g)}
+			run := f.newRun(r)
+			for range calls - 1 {
+				if !run.repeat() {
+					f.endRun(run)
+					run = f.newRun(r)
+				}
+			}
+			f.endRun(run)
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	for reading := true; reading; {
+		select {
+		case <-done:
+			reading = false
+		default:
+		}
+		raw := f.Snapshot()
+		for id := uint64(1); id <= 8; id++ {
+			e := f.entry(raw, id)
+			if e.whole() != 0 && (uint64(e.u32(16)) != e.u64(72) || e.u32(24) != e.u32(16) || e.u64(48) != e.u64(64) || e.u64(144)&255 > 127) {
+				t.Fatalf("mixed: %x", []byte(e))
+			}
+		}
+	}
+	raw := f.Snapshot()
+	le := binary.LittleEndian
+	if n := le.Uint64(raw[64:]) + le.Uint64(raw[72:]); n != threads*calls {
+		t.Errorf("%d calls are counted, %d were made", n, threads*calls)
+	}
+	for g := range threads {
+		if n := le.Uint64(raw[4096+128*g+48:]); n != calls {
+			t.Errorf("group %d has %d operations, %d were made", g, n, calls)
 		}
 	}
 }

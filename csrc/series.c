@@ -127,8 +127,27 @@ static int64_t note_time(cp_series *s) {
   return s->noted_ns = cp_now_ns();
 }
 
+// A run takes no longer than this at the pace of the one before, so that its calls were made about when its time says.
+enum { RUN_NS = 1000000 };
+
+// Ends the lane's run. Answers how many calls it had, 0 when there was none.
+static int end_run(cp_series *s, cp_lane *l) {
+  if (l->run.id == 0) return 0;
+  int n = cp_flight_end(s->flight, &l->run);
+  l->unmarked += (uint32_t)n;
+  return n + 1;
+}
+
+// Counts a call that is the same as the lane's last one into its record. 0 when it needs a record of its own.
+static inline int again(cp_lane *l, const cp_flight_template *t) { return l->run_of == t && cp_flight_repeat(&l->run); }
+
 // A record has no event of its own until it turns out to be the last before one.
-static uint64_t append(cp_series *s, cp_lane *l, const cp_flight_template *t, cp_flight_record r) {
+static void append(cp_series *s, cp_lane *l, const cp_flight_template *t, cp_flight_record r) {
+  int calls = end_run(s, l);
+  for (int i = 0; s->nlanes > 1 && i < s->nlanes; i++) {
+    // Lanes may share a group, whose numbers go through.
+    if (s->lanes[i].run_of != NULL && s->lanes[i].run_of->group == t->group) end_run(s, &s->lanes[i]);
+  }
   r.group = t->group;
   r.site = t->site;
   r.in = t->in;
@@ -137,13 +156,22 @@ static uint64_t append(cp_series *s, cp_lane *l, const cp_flight_template *t, cp
   r.stream = l->flight_stream;
   r.created_ns = note_time(s);
   r.flags |= CP_FLIGHT_BOUNDED;
-  l->last = cp_flight_append(s->flight, &r);
   l->unmarked++;
-  return l->last;
+  s->appended = 1;
+  if (r.flags & CP_FLIGHT_COALESCED) {
+    l->run_of = NULL;
+    l->last = cp_flight_append(s->flight, &r);
+    return;
+  }
+  int64_t took = r.created_ns - l->run_ns, most = 0; // of a pace that is not known yet
+  if (l->run_of == t && calls > 0) most = took * CP_FLIGHT_REPEATS < RUN_NS * calls ? CP_FLIGHT_REPEATS : RUN_NS * calls / took;
+  l->run_of = t;
+  l->run_ns = r.created_ns;
+  l->last = cp_flight_begin(s->flight, &r, (int)most, &l->run);
 }
 
-// Records a step before it is called, since a call may hang. Answers the record's number.
-static uint64_t note_step(cp_series *s, const cp_step *t, int open) {
+// Records a step before it is called, since a call may hang.
+static void note_step(cp_series *s, const cp_step *t, int open) {
   cp_lane *l = &s->lanes[t->lane];
   cp_flight_record r = {.kind = (uint32_t)t->kind, .dtype = t->dtype, .redop = t->op, .peer = t->peer, .count = t->count};
   if (is_p2p(t->kind)) r.flags = CP_FLIGHT_P2P;
@@ -155,7 +183,21 @@ static uint64_t note_step(cp_series *s, const cp_step *t, int open) {
       l->group_site = t->flight.site;
     }
   }
-  return append(s, l, &t->flight, r);
+  append(s, l, &t->flight, r);
+}
+
+static void note_graph(cp_series *s, cp_lane *l) {
+  append(s, l, &l->graph, (cp_flight_record){.kind = CP_STEP_GRAPH, .dtype = -1, .redop = -1, .peer = -1});
+}
+
+// Gives up the lane's latest call, which failed. In a run it becomes a record of its own first.
+static void retire_last(cp_series *s, cp_lane *l) {
+  if (cp_flight_take_back(&l->run)) {
+    const cp_flight_entry *e = &s->flight->entries[(l->run.id - 1) & (s->flight->capacity - 1)];
+    cp_flight_record r = {.kind = e->kind, .dtype = e->dtype, .redop = e->redop, .peer = e->peer, .count = e->count, .flags = e->flags & CP_FLIGHT_P2P};
+    append(s, l, l->run_of, r);
+  }
+  cp_flight_retire(s->flight, l->last);
 }
 
 // The end of an NCCL group is a record of its own in each lane that took part: the operations are queued there and nowhere else.
@@ -170,15 +212,17 @@ static void note_group_end(cp_series *s) {
   }
 }
 
-enum { POLL_NS = 1000000 };
+enum { POLL_NS = 1000000, EVENT_NS = 4000000 };
 
-// Between two iterations: puts an event behind the records of each lane that has enough of them, or any at all at the end of the series. An event
-// that was used before is asked whether it is done now and then only: a question costs as much as some ten records.
+// Between two iterations: puts an event behind the calls of each lane that has made enough of them for long enough, or any at all at the end of the
+// series: an event costs as much as some hundred calls counted. One that was used before is asked whether it is done now and then only.
 static int mark(cp_series *s, uint32_t least) {
+  s->appended = 0;
   int may_ask = least == 1 || s->noted_ns - s->polled_ns >= POLL_NS;
   for (int i = 0; i < s->nlanes; i++) {
     cp_lane *l = &s->lanes[i];
     if (l->pool == NULL || l->unmarked < least) continue;
+    if (least > 1 && s->noted_ns - l->event_ns < EVENT_NS) continue;
     if (!cp_flight_pool_free(l->pool)) {
       if (!may_ask) continue;
       if (s->polled_ns < s->noted_ns) s->polled_ns = s->noted_ns;
@@ -187,7 +231,9 @@ static int mark(cp_series *s, uint32_t least) {
     if (code) return fail(s, CP_SERIES_CUDA, code, i);
     if (!recorded) continue;
     cp_flight_unbound(s->flight, l->last);
+    end_run(s, l);
     l->unmarked = 0;
+    l->event_ns = s->noted_ns;
   }
   return CP_SERIES_OK;
 }
@@ -210,6 +256,7 @@ static int watch_flight(cp_series *s) {
 // A lane's stream has run empty, so all of its events are done as well.
 static void lane_complete(cp_series *s, int l) {
   if (s->lanes[l].pool != NULL) cp_flight_pool_poll(s->lanes[l].pool);
+  end_run(s, &s->lanes[l]);
   cp_flight_complete(s->flight, s->lanes[l].last, cp_now_ns(), -1);
 }
 
@@ -262,8 +309,8 @@ static int enqueue_operation(cp_series *s, uint64_t k, int open) {
       for (; open > 0; open--) cp_ncclGroupEnd();
       return s->status;
     }
-    uint64_t id = 0;
-    if (recording(s) && t->kind >= CP_STEP_ALL_REDUCE) id = note_step(s, t, open);
+    int noted = recording(s) && t->kind >= CP_STEP_ALL_REDUCE;
+    if (noted && (open || !again(&s->lanes[t->lane], &t->flight))) note_step(s, t, open);
     if (recording(s) && t->kind == CP_STEP_GROUP_END && open == 1) note_group_end(s);
     int code = call_step(t, l, shift);
     if (t->kind == CP_STEP_GROUP_END) open--;
@@ -273,7 +320,7 @@ static int enqueue_operation(cp_series *s, uint64_t k, int open) {
     }
     // Group state is the thread's: in a group left open nothing that this thread queues later starts, nor would an abort.
     for (; open > 0; open--) cp_ncclGroupEnd();
-    if (id != 0) cp_flight_retire(s->flight, id);
+    if (noted) retire_last(s, &s->lanes[t->lane]);
     return fail(s, CP_SERIES_CALL, code, t->lane);
   }
   return CP_SERIES_OK;
@@ -282,10 +329,9 @@ static int enqueue_operation(cp_series *s, uint64_t k, int open) {
 static int enqueue_one(cp_series *s, int64_t i) {
   if (s->graphs != NULL) {
     for (int l = 0; l < s->nlanes; l++) {
-      uint64_t id = 0;
-      if (recording(s)) id = append(s, &s->lanes[l], &s->lanes[l].graph, (cp_flight_record){.kind = CP_STEP_GRAPH, .dtype = -1, .redop = -1, .peer = -1});
+      if (recording(s) && !again(&s->lanes[l], &s->lanes[l].graph)) note_graph(s, &s->lanes[l]);
       int code = cp_cudaGraphLaunch(s->graphs[l], s->lanes[l].stream);
-      if (code && id != 0) cp_flight_retire(s->flight, id);
+      if (code && recording(s)) retire_last(s, &s->lanes[l]);
       if (code) return fail(s, CP_SERIES_CUDA, code, l);
     }
     return CP_SERIES_OK;
@@ -346,7 +392,10 @@ static int complete(cp_series *s) {
 // What -z of nccl-tests does after each iteration.
 static int after_each(cp_series *s) {
   if (complete(s)) return s->status;
-  for (int l = 0; recording(s) && l < s->nlanes; l++) cp_flight_complete(s->flight, s->lanes[l].last, cp_now_ns(), -1);
+  for (int l = 0; recording(s) && l < s->nlanes; l++) {
+    end_run(s, &s->lanes[l]);
+    cp_flight_complete(s->flight, s->lanes[l].last, cp_now_ns(), -1);
+  }
   if (s->blocking == CP_BLOCKING_WAIT || s->barrier == NULL) return CP_SERIES_OK;
   int64_t from = cp_now_ns();
   int stop = cp_barrier_wait(s->barrier, s->parties, s->abort, s->deadline_ns);
@@ -359,7 +408,7 @@ static int enqueue(cp_series *s) {
   for (s->iter = 0; s->iter < s->iters; s->iter++) {
     if (s->use_events && record(s, s->iter)) return s->status;
     if (enqueue_one(s, s->iter)) return s->status;
-    if (recording(s) && mark(s, CP_FLIGHT_EVENT_EVERY)) return s->status;
+    if (s->appended && mark(s, CP_FLIGHT_EVENT_EVERY)) return s->status;
     if (s->blocking && !s->capture && after_each(s)) return s->status;
     if (s->iter == CP_ENQUEUE_SAMPLE - 1) s->marked_ns = cp_now_ns();
     // The abort flag costs a load; a launch queue that is full blocks inside the call and is ended by the parent alone.
@@ -379,6 +428,7 @@ static int64_t involuntary(void) {
 static void close_records(cp_series *s, int status) {
   if (!recording(s)) return;
   if (status != CP_SERIES_OK) poll_flight(s); // what is known last
+  for (int l = 0; status != CP_SERIES_OK && l < s->nlanes; l++) end_run(s, &s->lanes[l]);
   for (int l = 0; status == CP_SERIES_OK && l < s->nlanes; l++) lane_complete(s, l);
 }
 

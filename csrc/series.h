@@ -48,13 +48,17 @@ typedef struct {
   // With cp_series.flight: the stream's number in records, events that tell how far it is (NULL: none), and where graph launches belong.
   cp_flight_pool *pool;
   uint32_t flight_stream;
-  uint32_t unmarked;  // records since the last event
+  uint32_t unmarked;  // calls since the last event, but for those of the run
+  int64_t event_ns;   // when that was
   uint64_t last;      // latest record, 0: none
   uint32_t in_group;  // records in the NCCL group that is open
   uint32_t group_p2p; // the first of them is a send or a receive
   int32_t group_of;   // and whose
   uint32_t group_site;
   cp_flight_template graph;
+  const cp_flight_template *run_of; // whose calls the run has
+  cp_flight_run run;                // of calls that are the same
+  int64_t run_ns;                   // when it began
 } cp_lane;
 
 // What happens after each iteration.
@@ -126,6 +130,8 @@ typedef struct {
   int32_t lane; // lane of the failure, -1: none in particular
   int32_t cpu;  // processor at the end
   int32_t pad;
+  int32_t appended;  // records were, since the last event was thought of
+  int32_t pad2;
   int64_t polled_ns; // when the flight events were last looked at
   int64_t noted_ns;  // the clock as it was at the time stamp counter's
   uint64_t noted_at;

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ type fabric struct {
 	connectErr func(rank int, p Pair) error // nil: all pairs connect
 	failure    func(rank int, w work) error // nil: all series work; errHang: it stands still until it is halted
 	corrupt    func(w work, arrived []byte) // changes what arrives
+	readings   atomic.Int64                 // of the counters
 	events     chan string                  // of both devices
 }
 
@@ -48,6 +50,14 @@ func (d *fakeDevice) events(ctx context.Context, tell func(string)) {
 			return
 		}
 	}
+}
+
+// counters move by one with every reading, on the server's side only.
+func (d *fakeDevice) counters() map[string]int64 {
+	if d.rank == clientRank {
+		return nil
+	}
+	return map[string]int64{"out_of_sequence": d.fabric.readings.Add(1)}
 }
 
 func (d *fakeDevice) build(o *Options, a *Agreement) (station, error) {

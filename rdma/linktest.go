@@ -20,6 +20,7 @@ type linkTest struct {
 	options   *Options
 	agreement *Agreement
 	station   station
+	counters  func() map[string]int64
 	remote    endpoints
 	report    *Report
 	hooks     Hooks
@@ -51,6 +52,7 @@ func (l *linkTest) run(ctx context.Context, dev device) (err error) {
 	if l.station, err = dev.build(l.options, l.agreement); err != nil {
 		return l.explain(err, "make QPs and register memory", dev.side().name())
 	}
+	l.counters = dev.counters
 	l.use(l.station)
 	defer func() {
 		l.use(nil)
@@ -214,22 +216,26 @@ func (o outcome) took() time.Duration {
 	return 0
 }
 
+// figures are what one side measured.
+type figures struct {
+	Bandwidth  *Bandwidth
+	Latency    *Latency
+	Operations int64
+	Moved      []Moved
+}
+
 // timed runs the series that counts, and exchanges what both sides measured.
 func (l *linkTest) timed(ctx context.Context, t Test, bytes, n int, row *Row) error {
 	var duration time.Duration
 	if n == 0 {
 		duration = l.options.Duration
 	}
+	before := l.counters()
 	out, err := l.series(ctx, "timed series", t, bytes, n, duration)
 	if err != nil {
 		return err
 	}
-	type figures struct {
-		Bandwidth  *Bandwidth
-		Latency    *Latency
-		Operations int64
-	}
-	var mine figures
+	mine := figures{Moved: moved(l.role(), before, l.counters())}
 	switch {
 	case !l.roles(t).posts:
 	case t.Latency:
@@ -247,6 +253,7 @@ func (l *linkTest) timed(ctx context.Context, t Test, bytes, n int, row *Row) er
 	if l.rank == serverRank {
 		client, server = theirs, mine
 	}
+	row.Counters = append(client.Moved, server.Moved...)
 	row.Latency, row.Bandwidth, row.Iterations = client.Latency, client.Bandwidth, client.Operations
 	if t.Latency && row.Latency == nil || !t.Latency && row.Bandwidth == nil {
 		return problem(Internal, nil, "%s at %d bytes: the client has no figures", t.Name, bytes)
@@ -291,6 +298,14 @@ func (l *linkTest) perform(ctx context.Context, what string, w work, takesPart b
 		err = l.stopped()
 	}
 	return out, l.explain(err, what, l.path())
+}
+
+// role is how reports call this side.
+func (l *linkTest) role() string {
+	if l.rank == clientRank {
+		return "client"
+	}
+	return "server"
 }
 
 func (l *linkTest) path() string {

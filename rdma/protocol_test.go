@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
@@ -76,6 +77,9 @@ func TestEveryTest(t *testing.T) {
 				}
 				if b := row.Bandwidth; b != nil && *b.peakOrAverage() <= 0 {
 					t.Errorf("%s: %+v", row.Test, b)
+				}
+				if m := row.Counters; row.Test != "atomic latency" && (len(m) != 1 || m[0].Side != "server" || m[0].Name != "out_of_sequence" || m[0].By < 1) || !reflect.DeepEqual(m, other.Counters) {
+					t.Errorf("%s: counters %+v, the server's report has %+v", row.Test, m, other.Counters)
 				}
 				if two := len(row.Directions) == 2; two != (r.client.Options.Bidirectional && row.Bandwidth != nil) {
 					t.Errorf("%s: directions %v", row.Test, row.Directions)

@@ -41,7 +41,8 @@ type Row struct {
 	Bandwidth  *Bandwidth  `json:"bandwidth,omitempty"`  // of both directions together
 	Directions []Direction `json:"directions,omitempty"` // with two of them: each
 	Latency    *Latency    `json:"latency,omitempty"`
-	Checked    int         `json:"checked"` // rounds whose data was compared, the timed series among them, all QPs and directions
+	Checked    int         `json:"checked"`            // rounds whose data was compared, the timed series among them, all QPs and directions
+	Counters   []Moved     `json:"counters,omitempty"` // that moved during the timed series and should not on a healthy link
 	Fault      *Fault      `json:"fault,omitempty"`
 }
 
@@ -185,6 +186,9 @@ func (t *Table) Row(r *Row) {
 	}
 	for _, d := range r.Directions {
 		t.print("#    posted by %s: %.2f MiB/s, %.4f Gb/s, %.6f Mops/s\n", d.Side, d.Bandwidth.AverageMiB, d.Bandwidth.AverageGbps, d.Bandwidth.Mops)
+	}
+	for _, m := range r.Counters {
+		t.print("#    %s of the %s moved by %d: %s\n", m.Name, m.Side, m.By, m.Means)
 	}
 	if r.Fault != nil {
 		t.print("#    %s\n", r.Fault)

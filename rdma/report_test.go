@@ -23,7 +23,7 @@ func sampleReport() *Report {
 	half := Bandwidth{Bytes: 1 << 20, Operations: 16, Seconds: 1, AverageMiB: 11000, AverageGbps: 92.2747, Mops: 0.176, PeakMiB: &peak}
 	sum := addBandwidth(half, half)
 	return &Report{Schema: Schema, Role: "client", Client: client, Server: server, Options: &o, Agreement: a, Events: []string{"rxe0 port 1 of hosta: port 1: port down"}, Rows: []Row{
-		{Test: "write", Bytes: 65536, Iterations: 2000, QPs: 2, Bandwidth: &sum, Directions: []Direction{{"client", half}, {"server", half}}, Checked: 4},
+		{Test: "write", Bytes: 65536, Iterations: 2000, QPs: 2, Bandwidth: &sum, Directions: []Direction{{"client", half}, {"server", half}}, Checked: 4, Counters: []Moved{{"server", "duplicate_request", 12, meansAgain}}},
 		{Test: "write", Bytes: 8 << 20, Iterations: 2000, QPs: 2, Bandwidth: &half, Checked: 1, Fault: &Fault{Test: "write", Bytes: 8 << 20, QP: 1, Round: "checked round 1", Host: "hostb", Wrong: 3, First: 7, Last: 99, Expected: 0x3a, Found: 0xa5}},
 		{Test: "read latency", Bytes: 2, Iterations: 1000, QPs: 1, Latency: &Latency{Samples: 500, MinUS: 1.5, MedianUS: 2, MeanUS: 2.1, P99US: &p99, MaxUS: 123456.78, StdevUS: 0.25}, Checked: 4},
 	}}
@@ -43,7 +43,7 @@ func TestTable(t *testing.T) {
 	for _, s := range []string{
 		"# client hosta: rxe0 port 1, Ethernet, rate unknown, MTU 1024, host memory, CPU not bound\n", "# server hostb: rxe0 port 1, Ethernet, 100 Gb/s, MTU 4096",
 		"# path: GID 1 (10.77.0.1) to 1 (10.77.0.2): RoCE v2, IPv4, same subnet 10.77.0.0/24; MTU 1024\n", "#   other: GID 0 (fe80::1) to 0 (fe80::2)", "# note: the MTUs differ",
-		"# RC, 2 QPs, depth 128, 1000 iterations a QP, both directions, rates added, 3 checked rounds a size\n", "posted by server: 11000.00 MiB/s", "WRONG",
+		"# RC, 2 QPs, depth 128, 1000 iterations a QP, both directions, rates added, 3 checked rounds a size\n", "posted by server: 11000.00 MiB/s", "#    duplicate_request of the server moved by 12: packets came a second time", "WRONG",
 		"QP 1, checked round 1, found on hostb: 3 of 8388608 bytes are wrong, the first at offset 7: expected 0x3a, found 0xa5, the last at 99", "# device event: ", "No sample is left out",
 	} {
 		if !strings.Contains(text, s) {

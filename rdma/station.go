@@ -14,6 +14,8 @@ type device interface {
 	build(o *Options, a *Agreement) (station, error)
 	// events tells what the device reports until ctx ends.
 	events(ctx context.Context, tell func(text string))
+	// counters reads what says why a link is slow; nil where the device has none.
+	counters() map[string]int64
 	close() error
 }
 

@@ -235,6 +235,10 @@ func (d *verbsDevice) events(ctx context.Context, tell func(string)) {
 	}
 }
 
+func (d *verbsDevice) counters() map[string]int64 {
+	return readCounters(sysRoot, d.about.Device, d.about.Port)
+}
+
 // verbsStation holds the QPs and the memory of one test.
 type verbsStation struct {
 	device         *verbsDevice

@@ -139,6 +139,9 @@ func TestEnvExplain(t *testing.T) {
 		{[]string{"env", "profile", "prod"}, []string{"export NCCL_DEBUG=WARN\n", "#export NCCL_IB_HCA==mlx5_0"}},
 		{[]string{"env", "profile", "debug"}, []string{"export NCCL_DEBUG=INFO\n", "TORCH_FR_DUMP_TEMP_FILE"}},
 		{[]string{"env", "--help"}, []string{"env check --pid", "Exit status 8", "--nccl-version"}},
+		{[]string{"env", "check", "-h"}, []string{"env check --pid"}},
+		{[]string{"--quiet", "rdma", "write", "hostb", "-s", "4", "--help"}, []string{"commprobe rdma read hostb"}},
+		{[]string{"hang", "run", "size", "--help", "--steps"}, []string{"commprobe hang"}},
 		{[]string{"--help"}, []string{"env"}},
 	} {
 		f := inProcess(tt.args...)

@@ -49,6 +49,8 @@ before. The first wrong byte ends the test with status 6; --inject-fault plants 
 
 The link ends the test on both sides: after -T seconds without progress, when a QP fails (with what its error means), when the peer dies.
 
+` + rdmaPairsHelp + `
+
 Keys of --set, with their defaults:
 ` + indented(strings.Join(rdma.Keys(), "\n"))
 
@@ -62,10 +64,10 @@ func rdmaCommand() *cli.Command {
 	return &cli.Command{
 		Name:            "rdma",
 		Usage:           "test the RDMA link between two hosts",
-		ArgsUsage:       "list | serve [ADDR] | write|read|send|sweep ADDR | latency ADDR [write|read|send|atomic…]",
+		ArgsUsage:       "list | serve [ADDR] | write|read|send|sweep ADDR | latency ADDR [write|read|send|atomic…] | pairs --hosts A,B…",
 		Description:     rdmaHelp,
 		HideHelpCommand: true,
-		Flags:           append(rdmaFlags(), sayFlags()...),
+		Flags:           slices.Concat(rdmaFlags(), rdmaPairsFlags(), sayFlags()),
 		Action:          rdmaAction,
 	}
 }
@@ -97,7 +99,20 @@ func rdmaFlags() []cli.Flag {
 // rdmaAction looks at the first argument itself, as hang does.
 func rdmaAction(c *cli.Context) error {
 	what, args := c.Args().First(), c.Args().Tail()
+	if c.Bool("all-pairs") {
+		if what != "pairs" {
+			args = c.Args().Slice()
+		}
+		what = "pairs"
+	}
+	if what != "pairs" {
+		if err := rdmaNotPairs(c, what); err != nil {
+			return err
+		}
+	}
 	switch what {
+	case "pairs":
+		return rdmaPairs(c, args)
 	case "list":
 		return rdmaList(c, args)
 	case "serve":
@@ -105,9 +120,9 @@ func rdmaAction(c *cli.Context) error {
 	case "write", "read", "send", "latency", "sweep":
 		return rdmaTest(c, what, args)
 	case "":
-		return usage("rdma: say list, serve, write, read, send, latency or sweep; commprobe rdma --help has examples")
+		return usage("rdma: say list, serve, write, read, send, latency, sweep or pairs; commprobe rdma --help has examples")
 	}
-	return usage("rdma %s: there are list, serve, write, read, send, latency and sweep; commprobe rdma --help has examples", what)
+	return usage("rdma %s: there are list, serve, write, read, send, latency, sweep and pairs; commprobe rdma --help has examples", what)
 }
 
 // rdmaFailed gives an error of the package its exit status.

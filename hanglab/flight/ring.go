@@ -24,7 +24,7 @@ type Ring struct {
 	PhaseNs       int64  // since when
 	Groups        []RingGroup
 	Records       []RingRecord // oldest first
-	Appended      uint64       // records ever made
+	Appended      uint64       // calls ever recorded
 	Overwritten   uint64       // of them, older than the ring reaches back
 	Torn          int          // left out because they were being written, by a thread that may have died in it
 	SitesLost     int          // call sites that the ring had no room for
@@ -75,7 +75,7 @@ func (k RingKind) String() string {
 
 // RingRecord is one call.
 type RingRecord struct {
-	ID                     uint64 // running number, from 1
+	ID                     uint64 // running number of the call, from 1
 	Group                  int    // index into Groups, -1: none that is known
 	Frames                 []Frame
 	Stream                 int
@@ -86,7 +86,7 @@ type RingRecord struct {
 	CollSeq, P2PSeq, OpID  uint64
 	Count                  uint64 // elements, as passed to NCCL
 	InCount, OutCount      uint64 // elements of the whole input and output
-	CreatedNs, TimeoutNs   int64
+	CreatedNs, TimeoutNs   int64  // of calls that share a record, made within a millisecond, CreatedNs is the first one's
 	State                  State
 	StartedNs, CompletedNs int64 // when it was noticed, 0: it was not
 	DurationNs             int64 // by device events, -1: not known
@@ -102,7 +102,7 @@ type RingRecord struct {
 // The format, see csrc/flight.h.
 const (
 	ringMagic      = "CPFLIGHT"
-	ringVersion    = 1
+	ringVersion    = 2
 	ringHeader     = 4096
 	ringGroupBytes = 128
 	ringGroupsMax  = 64
@@ -124,6 +124,7 @@ const (
 	ringCoalesced = 4
 	ringBounded   = 8
 	ringJoined    = 16
+	ringOpen      = 32
 )
 
 var ringStates = [...]State{Scheduled, Started, Completed}
@@ -203,6 +204,9 @@ func (b ringReader) check() error {
 	if need := ringEntriesAt + int(capacity)*ringEntryBytes; len(b) < need {
 		return fmt.Errorf("flight ring: %d bytes, %d entries need %d: cut", len(b), capacity, need)
 	}
+	if next, repeated := b.u64(64), b.u64(72); next > ringMost || repeated > ringMost {
+		return fmt.Errorf("flight ring: header says %d records and %d more calls: damaged", next, repeated)
+	}
 	if g, s := b.u32(56), b.u32(60); g > ringGroupsMax || s > ringSitesMax {
 		return fmt.Errorf("flight ring: header says that %d groups and %d call sites are used: damaged", g, s)
 	}
@@ -278,44 +282,111 @@ func parseFrames(text string) []Frame {
 	return frames
 }
 
-// records reads what lies between the newest record and one round of the ring before it.
+// ringMost is more than any number that a writer can give away, and small enough for sums of a few.
+const ringMost = 1 << 56
+
+// repeats is how many more calls than one a record stands for.
+func (b ringReader) repeats() int {
+	if v := b.u64(144); v>>8 == b.u64(0) {
+		return int(v & 255)
+	}
+	return 0
+}
+
+// entry is the i-th of the ring.
+func (b ringReader) entry(i uint64) ringReader {
+	return b[ringEntriesAt+int(i)*ringEntryBytes:][:ringEntryBytes]
+}
+
+// whole says whether the i-th entry has a record that is not torn, and which.
+func (b ringReader) whole(i, capacity uint64) (id uint64, ok bool) {
+	e := b.entry(i)
+	id = e.u64(0)
+	return id, id != 0 && id == e.u64(184) && (id-1)%capacity == i && e.u32(112) < uint32(len(ringStates))
+}
+
+// records reads what lies between the newest record and one round of the ring before it: as many of the last calls as the ring has entries.
 func (b ringReader) records(r *Ring, sites [][]Frame) {
 	capacity := uint64(b.u32(16))
-	entry := func(i uint64) ringReader { return b[ringEntriesAt+int(i)*ringEntryBytes:][:ringEntryBytes] }
-	whole := func(i uint64) (uint64, bool) {
-		e := entry(i)
-		id := e.u64(0)
-		return id, id != 0 && id == e.u64(184) && (id-1)%capacity == i && e.u32(112) < uint32(len(ringStates))
-	}
+	newest := r.Appended
 	// Entries may be newer than the header, which was copied first.
-	header := r.Appended
 	for i := range capacity {
-		if id, ok := whole(i); ok && id-header <= capacity { // a difference that is huge where it is older
-			r.Appended = max(r.Appended, id)
+		if id, ok := b.whole(i, capacity); ok && id-r.Appended <= capacity { // a difference that is huge where it is older
+			newest = max(newest, id)
 		}
 	}
-	if r.Appended > capacity {
-		r.Overwritten = r.Appended - capacity
+	oldest := newest - min(newest, capacity) + 1
+	var calls, open uint64 // that are in the ring, and of them those that the header does not count
+	for id := oldest; id <= newest; id++ {
+		calls++
+		if got, ok := b.whole((id-1)%capacity, capacity); ok && got == id {
+			n := uint64(b.entry((id - 1) % capacity).repeats())
+			calls += n
+			if b.entry((id-1)%capacity).u32(116)&ringOpen != 0 {
+				open += n
+				r.enqueued(b.entry((id-1)%capacity), int64(n))
+			}
+		}
 	}
-	r.Records = make([]RingRecord, 0, r.Appended-r.Overwritten)
-	for id := r.Overwritten + 1; id-r.Overwritten <= r.Appended-r.Overwritten; id++ {
+	r.Appended = max(newest+b.u64(72)+open, calls)
+	skip := calls - min(calls, capacity) // older than the ring promises to reach back
+	r.Overwritten = r.Appended - calls + skip
+	r.Records = make([]RingRecord, 0, calls-skip)
+	at := r.Appended - calls // running number of the call before
+	for id := oldest; id <= newest; id++ {
 		i := (id - 1) % capacity
-		if got, ok := whole(i); !ok || got != id {
-			r.Torn++
+		got, ok := b.whole(i, capacity)
+		if !ok || got != id {
+			if at++; at > r.Overwritten {
+				r.Torn++
+			}
 			continue
 		}
-		r.Records = append(r.Records, entry(i).record(len(r.Groups), sites))
+		n := b.entry(i).repeats()
+		for k := range n + 1 {
+			if at++; at > r.Overwritten {
+				x := b.entry(i).record(len(r.Groups), sites, k, n)
+				x.ID = at
+				r.Records = append(r.Records, x)
+			}
+		}
 	}
 }
 
-func (b ringReader) record(groups int, sites [][]Frame) RingRecord {
+// enqueued counts the calls of a run that may still grow in its group, whose own counter follows only at the end of it.
+func (r *Ring) enqueued(e ringReader, n int64) {
+	g := e.i32(16)
+	if g < 0 || g >= len(r.Groups) || n == 0 {
+		return
+	}
+	if last := &r.Groups[g].Coll; e.u32(116)&ringP2P == 0 {
+		last.Enqueued = max(last.Enqueued, e.i64(48)+n)
+	} else {
+		last = &r.Groups[g].P2P
+		last.Enqueued = max(last.Enqueued, e.i64(56)+n)
+	}
+}
+
+// record is the k-th call, from 0, of a record that n more calls than one share. What is known of its state is known of the last.
+func (b ringReader) record(groups int, sites [][]Frame, k, n int) RingRecord {
 	flags := b.u32(116)
 	r := RingRecord{
-		ID: b.u64(0), Group: b.i32(16), Stream: b.i32(24), Kind: RingKind(b.u32(28)), DType: b.i32(32), Op: b.i32(36), Peer: b.i32(40), TID: b.i32(44),
+		Group: b.i32(16), Stream: b.i32(24), Kind: RingKind(b.u32(28)), DType: b.i32(32), Op: b.i32(36), Peer: b.i32(40), TID: b.i32(44),
 		CollSeq: b.u64(48), P2PSeq: b.u64(56), OpID: b.u64(64), Count: b.u64(72), InCount: b.u64(80), OutCount: b.u64(88),
 		CreatedNs: b.i64(96), TimeoutNs: b.i64(104), State: ringStates[b.u32(112)],
 		P2P: flags&ringP2P != 0, Retired: flags&ringRetired != 0, Coalesced: flags&ringCoalesced != 0, Bounded: flags&ringBounded != 0, Joined: flags&ringJoined != 0,
 		StartedNs: b.i64(120), CompletedNs: b.i64(128), DurationNs: b.i64(136),
+	}
+	if r.Group >= 0 && k > 0 {
+		r.OpID += uint64(k)
+		if r.P2P {
+			r.P2PSeq += uint64(k)
+		} else {
+			r.CollSeq += uint64(k)
+		}
+	}
+	if k < n {
+		r.Bounded, r.State = true, Scheduled
 	}
 	if r.Group < 0 || r.Group >= groups { // added after the table was copied, for one
 		r.Group = -1

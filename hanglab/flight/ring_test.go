@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,7 +32,8 @@ func ringBytes(t testing.TB) []byte {
 	return raw
 }
 
-// TestDecodeRing compares all that csrc wrote into the fixture: 18 calls in a ring of 16, the last cut off in the middle.
+// TestDecodeRing compares all that csrc wrote into the fixture: 26 calls, the last 16 in a ring of as many entries, some sharing a
+// record, the last cut off in the middle.
 func TestDecodeRing(t *testing.T) {
 	got, err := DecodeRing(ringBytes(t))
 	if err != nil {
@@ -41,13 +43,13 @@ func TestDecodeRing(t *testing.T) {
 	other := []Frame{{"other", "other.go", 1}}
 	want := &Ring{
 		Rank: 3, World: 4, PID: 4242, Host: "node-1", Library: "2.28.9", WallOffsetNs: 1_700_000_000_000_000_000, HeartbeatNs: 5_000_000,
-		Phase: "step 5: all_reduce", PhaseNs: 4_500_000, Appended: 18, Overwritten: 2, Torn: 1,
+		Phase: "step 5: all_reduce", PhaseNs: 4_500_000, Appended: 26, Overwritten: 10, Torn: 1,
 		Groups: []RingGroup{
-			{Name: "0", Desc: "default_pg", Members: []int{0, 1, 2, 3}, CommID: 0xabcdef, Coll: RingLast{21, 20, 12}, P2P: RingLast{-1, -1, -1}},
-			{Name: "17", Desc: "pipeline", Members: []int{2, 3}, Coll: RingLast{-1, -1, -1}, P2P: RingLast{1, -1, -1}},
+			{Name: "0", Desc: "default_pg", Members: []int{0, 1, 2, 3}, CommID: 0xabcdef, Coll: RingLast{26, 20, 12}, P2P: RingLast{-1, -1, -1}},
+			{Name: "17", Desc: "pipeline", Members: []int{2, 3}, Coll: RingLast{-1, -1, -1}, P2P: RingLast{4, -1, 4}},
 		},
 	}
-	for i := uint64(2); i < 12; i++ {
+	for i := uint64(10); i < 12; i++ {
 		at := int64(1000 * i)
 		r := RingRecord{
 			ID: i + 1, Frames: step, Kind: RingAllReduce, DType: 7, TID: 7, CollSeq: i + 1, OpID: i + 1, Count: 100, InCount: 100, OutCount: 100,
@@ -61,7 +63,7 @@ func TestDecodeRing(t *testing.T) {
 	base := RingRecord{TID: 7, TimeoutNs: 4_000_000_000, State: Scheduled, DurationNs: -1}
 	add := func(change func(r *RingRecord)) {
 		r := base
-		r.ID = uint64(len(want.Records) + 3)
+		r.ID = uint64(len(want.Records) + 11)
 		r.CreatedNs = int64(1000 * r.ID)
 		change(&r)
 		want.Records = append(want.Records, r)
@@ -88,8 +90,60 @@ func TestDecodeRing(t *testing.T) {
 	add(func(r *RingRecord) {
 		r.Group, r.Stream, r.Kind, r.DType, r.Op, r.Peer, r.Retired = -1, 2, RingGraph, -1, 4, -1, true
 	})
+	for k := range uint64(4) { // one record, and the call after it that failed
+		add(func(r *RingRecord) {
+			r.Kind, r.DType, r.Count, r.CollSeq, r.P2PSeq, r.OpID, r.CreatedNs, r.TimeoutNs, r.Bounded = RingAllReduce, 7, 10, 21+k, 3, 31+k, 18_000, 0, true
+		})
+	}
+	add(func(r *RingRecord) {
+		r.Kind, r.DType, r.Count, r.CollSeq, r.P2PSeq, r.OpID, r.CreatedNs, r.TimeoutNs, r.Bounded = RingAllReduce, 7, 10, 25, 3, 35, 18_000, 0, true
+		r.Retired = true
+	})
+	for k := range uint64(3) {
+		add(func(r *RingRecord) {
+			r.Group, r.Stream, r.Kind, r.P2P, r.P2PSeq, r.OpID, r.CreatedNs, r.TimeoutNs = 1, 1, RingSend, true, 2+k, 3+k, 20_000, 0
+			r.State, r.CompletedNs, r.Bounded = Completed, 21_000, k < 2
+			if k == 2 {
+				r.DurationNs = 7
+			}
+		})
+	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// TestDecodeRingRuns: calls are numbered through, whether their run is over or not, and those beyond the ring's promise are left out.
+func TestDecodeRingRuns(t *testing.T) {
+	repeat := func(raw []byte, id, n uint64) { put64(raw, ringEntriesAt+int((id-1)%4)*ringEntryBytes+144, n) }
+	for _, c := range []struct {
+		name                  string
+		change                func(raw []byte)
+		ids                   []uint64
+		appended, overwritten uint64
+	}{
+		{"over", func(raw []byte) { put64(raw, 72, 2); repeat(raw, 1, 1<<8|2) }, []uint64{1, 2, 3, 4}, 4, 0},
+		{"open", func(raw []byte) { put32(raw, ringEntriesAt+ringEntryBytes+116, ringOpen); repeat(raw, 2, 2<<8|1) }, []uint64{1, 2, 3}, 3, 0},
+		{"of another record", func(raw []byte) { repeat(raw, 2, 1<<8|2) }, []uint64{1, 2}, 2, 0},
+		{"more than the ring has entries", func(raw []byte) { put64(raw, 72, 100); repeat(raw, 1, 1<<8|90); repeat(raw, 2, 2<<8|2) }, []uint64{99, 100, 101, 102}, 102, 98},
+		{"more than the header says", func(raw []byte) { repeat(raw, 2, 2<<8|1) }, []uint64{1, 2, 3}, 3, 0},
+	} {
+		raw := emptyRing()
+		put64(raw, 64, 2)
+		putRecord(raw, 1, 0, 0, 0)
+		putRecord(raw, 2, 0, 0, 0)
+		c.change(raw)
+		r, err := DecodeRing(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ids []uint64
+		for _, x := range r.Records {
+			ids = append(ids, x.ID)
+		}
+		if !slices.Equal(ids, c.ids) || r.Appended != c.appended || r.Overwritten != c.overwritten {
+			t.Errorf("%s: calls %d of %d, %d overwritten; want %d of %d, %d", c.name, ids, r.Appended, r.Overwritten, c.ids, c.appended, c.overwritten)
+		}
 	}
 }
 
@@ -224,7 +278,8 @@ func TestDecodeRingRefuses(t *testing.T) {
 		{"cut before its entries", func(raw []byte) []byte { return raw[:ringEntriesAt-1] }, "cut, or not a ring"},
 		{"cut in its entries", func(raw []byte) []byte { return raw[:len(raw)-1] }, "4 entries need"},
 		{"zeros", func(raw []byte) []byte { return make([]byte, len(raw)) }, "CPFLIGHT"},
-		{"version", func(raw []byte) []byte { put32(raw, 8, 2); return raw }, "format version 2"},
+		{"version", func(raw []byte) []byte { put32(raw, 8, 1); return raw }, "format version 1"},
+		{"counters that no writer reaches", func(raw []byte) []byte { put64(raw, 72, 1<<60); return raw }, "more calls: damaged"},
 		{"size of entries", func(raw []byte) []byte { put32(raw, 12, 64); return raw }, "64 entry bytes"},
 		{"no entries", func(raw []byte) []byte { put32(raw, 16, 0); return raw }, "0 entries"},
 		{"number of entries", func(raw []byte) []byte { put32(raw, 16, 3); return raw }, "not a power of two"},

@@ -22,6 +22,9 @@ device() {
 	local net=eth$1 rdma=rxe$1 i
 	# Duplicate address detection would keep the link-local GID away for seconds.
 	echo 0 >"/proc/sys/net/ipv6/conf/$net/accept_dad"
+	# The network of the lab loses nothing, as RoCE wants it: the default queue (fq_codel) drops packets that waited 5 ms, which an emulated host needs
+	# for a few of them, and soft-RoCE then repeats whole messages until nothing gets through.
+	tc qdisc replace dev "$net" root pfifo limit 300000 || fail "cannot set the queue of $net"
 	ip addr add "10.$((77 + $1)).0.${LAB_ADDR##*.}/24" dev "$net" && ip link set "$net" mtu "$LAB_MTU" up || fail "cannot set up $net"
 	rdma link add "$rdma" type rxe netdev "$net" || fail "cannot add $rdma on $net"
 	for ((i = 0; i < 100; i++)); do
