@@ -38,9 +38,9 @@ listens() {
 	return 1
 }
 
-# bandwidth BYTES GBITS MPPS: in MiB/s. Both rates have six decimals: of small messages the one of messages says more, of large ones the other.
+# bandwidth BYTES MIB MPPS: in MiB/s. The rate of data has two decimals (of MB, which are MiB here), that of messages six: whichever has more digits.
 bandwidth() {
-	awk -v bytes="$1" -v gbits="$2" -v mpps="$3" 'BEGIN { print (mpps > gbits ? mpps * 1e6 * bytes : gbits * 1e9 / 8) / 1048576 }'
+	awk -v bytes="$1" -v mib="$2" -v mpps="$3" 'BEGIN { print (mpps * 1e6 > mib * 100 ? mpps * 1e6 * bytes / 1048576 : mib) }'
 }
 
 # row FILE: the line of figures
@@ -91,7 +91,7 @@ once() {
 	local tool=$1 bytes=$2 qps=$3 n file=$dir/$1-$2-$3-$4 command figures status i
 	n=$(iterations "$bytes")
 	command=("$tool" -x 1 -d rxe0 -s "$bytes" -n "$n")
-	[[ $tool == *_bw ]] && command+=(-q "$qps" --report_gbits)
+	[[ $tool == *_bw ]] && command+=(-q "$qps")
 	for ((i = 0; i < attempts; i++)); do
 		status=0
 		attempt "$file" "${command[@]}" || status=$?
