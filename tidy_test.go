@@ -44,10 +44,12 @@ var rooms = map[string]room{
 	"ibverbs":            {may: []string{"csrc", "internal/bindtest"}},
 	"rdma":               {may: []string{"ibverbs", "csrc", "cuda", "internal/*", "bench/stat", "bench/result"}},
 	"rdma/pairs":         {may: []string{"rdma", "internal/*", "bench/stat"}},
+	"doctor":             {may: []string{"internal/nvml", "nccl/ncclenv"}},
 	"internal/rankset":   {noCgo: true},
 	"internal/bootstrap": {noCgo: true, may: []string{"internal/rankset"}},
 	"internal/launch":    {noCgo: true, may: []string{"internal/bootstrap"}},
 	"internal/topo":      {},
+	"internal/nvml":      {may: []string{"csrc", "internal/bindtest"}},
 	"internal/bindtest":  {noCgo: true}, // for tests
 	"bench":              {may: []string{"csrc", "cuda", "nccl", "internal/*", "bench/result", "bench/stat", "hanglab/flight"}},
 	"bench/result":       {noCgo: true},

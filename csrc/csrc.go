@@ -1,4 +1,4 @@
-// Package csrc holds all of this program's C: the function tables of the CUDA runtime, the CUDA driver and NCCL, the loader that fills
+// Package csrc holds all of this program's C: the function tables of the CUDA runtime, the CUDA driver, NCCL and NVML, the loader that fills
 // them from shared objects, the host engine that fills them with functions of this binary, the timed series, and the data kernels.
 //
 // The Go functions here are the tables' callers and nothing more: they take and return the C interface's own numbers. Packages cuda and
@@ -26,6 +26,7 @@ const (
 	CUDART Lib = C.CP_LIB_CUDART // CUDA runtime API
 	CUDRV  Lib = C.CP_LIB_CUDRV  // CUDA driver API
 	NCCL   Lib = C.CP_LIB_NCCL
+	NVML   Lib = C.CP_LIB_NVML // NVIDIA management library; the host engine has none
 )
 
 // Handle is an opened shared object. It is never closed.
@@ -50,7 +51,7 @@ func Fill(lib Lib, h Handle) int {
 	return int(C.cp_fill(C.int(lib), *(*unsafe.Pointer)(unsafe.Pointer(&h))))
 }
 
-// FillHost fills all three tables with the host engine, which then shows the given number of virtual devices.
+// FillHost fills the tables of CUDA and NCCL with the host engine, which then shows the given number of virtual devices.
 // No call through the tables may run at the same time.
 func FillHost(devices int) {
 	C.cp_host_fill(&C.cp_cudart, &C.cp_cudrv, &C.cp_nccl, C.int(devices))

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "load.h"
+#include "nvml_abi.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 cp_cudart_table cp_cudart;
 cp_cudrv_table cp_cudrv;
 cp_nccl_table cp_nccl;
+cp_nvml_table cp_nvml;
 
 typedef struct {
   const char *name;
@@ -18,10 +20,12 @@ typedef struct {
 #define RT_ENTRY(name, params, args) {#name, (void **)&cp_cudart.name},
 #define DRV_ENTRY(name, params, args) {#name, (void **)&cp_cudrv.name},
 #define NCCL_ENTRY(name, params, args) {#name, (void **)&cp_nccl.name},
+#define NVML_ENTRY(name, params, args) {#name, (void **)&cp_nvml.name},
 
 static const entry cudart_entries[] = {CP_CUDART_FUNCS(RT_ENTRY) CP_CUDART_TEXT(RT_ENTRY)};
 static const entry cudrv_entries[] = {CP_CUDRV_FUNCS(DRV_ENTRY)};
 static const entry nccl_entries[] = {CP_NCCL_FUNCS(NCCL_ENTRY) CP_NCCL_TEXT(NCCL_ENTRY)};
+static const entry nvml_entries[] = {CP_NVML_FUNCS(NVML_ENTRY)};
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
@@ -30,6 +34,7 @@ static const entry *entries(int lib, int *n) {
   case CP_LIB_CUDART: *n = COUNT(cudart_entries); return cudart_entries;
   case CP_LIB_CUDRV: *n = COUNT(cudrv_entries); return cudrv_entries;
   case CP_LIB_NCCL: *n = COUNT(nccl_entries); return nccl_entries;
+  case CP_LIB_NVML: *n = COUNT(nvml_entries); return nvml_entries;
   }
   *n = 0;
   return NULL;
@@ -69,7 +74,7 @@ int cp_loaded_path(int lib, char *out, int out_len) {
 }
 
 uintptr_t cp_proc(const char *name) {
-  for (int lib = CP_LIB_CUDART; lib <= CP_LIB_NCCL; lib++) {
+  for (int lib = CP_LIB_CUDART; lib <= CP_LIB_NVML; lib++) {
     int n;
     const entry *e = entries(lib, &n);
     for (int i = 0; i < n; i++)

@@ -4,7 +4,7 @@
 
 #include "abi.h"
 
-enum { CP_LIB_CUDART = 0, CP_LIB_CUDRV = 1, CP_LIB_NCCL = 2 };
+enum { CP_LIB_CUDART = 0, CP_LIB_CUDRV = 1, CP_LIB_NCCL = 2, CP_LIB_NVML = 3 };
 
 // Opens path with RTLD_NOW|RTLD_LOCAL. NULL on failure, with the loader's own text in err. The library is never closed: its threads
 // and exit handlers outlive any handle. dlopen and dlerror must be in one C call, since the text belongs to the thread.
