@@ -160,7 +160,7 @@ func firstIPv4(list []gid) *gid {
 var (
 	linkErrors = []string{"symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors", "local_link_integrity_errors", "excessive_buffer_overrun_errors"}
 	dataErrors = []string{"out_of_sequence", "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "req_cqe_error", "resp_cqe_error", "roce_adp_retrans",
-		"to_retransmits", "seq_err_naks_rcvd", "max_retry_exceeded", "rnr_naks_rcvd", "rx_roce_errors", "retry_exceeded_err", "rx_icrc_encapsulated"}
+		"to_retransmits", "seq_err_naks_rcvd", "max_retry_exceeded", "rnr_naks_rcvd", "rx_roce_errors", "retry_exceeded_err", "rx_icrc_encapsulated", "completer_retry_err", "out_of_seq_request", "rcvd_seq_err", "send_err"}
 )
 
 func counterFiles(p *port) (link, data []string) {
