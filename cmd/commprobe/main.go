@@ -70,7 +70,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 		ExitErrHandler: func(*cli.Context, error) {}, // run decides
 		OnUsageError:   func(_ *cli.Context, err error, _ bool) error { return &exitError{bench.ExitUsage, err} },
 		Flags:          globalFlags(),
-		Commands:       []*cli.Command{sweepCommand(), plotCommand(), envCommand(), logCommand(), hangCommand(), diagnoseCommand(), rasCommand(), rdmaCommand(), versionCommand(), workerCommand(), hangRankCommand(), rdmaAgentCommand(), doctorCommand()},
+		Commands:       []*cli.Command{sweepCommand(), plotCommand(), envCommand(), logCommand(), hangCommand(), diagnoseCommand(), rasCommand(), rdmaCommand(), versionCommand(), workerCommand(), hangRankCommand(), rdmaAgentCommand(), doctorCommand(), topoCommand()},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
 				return usage("unknown command %q; commprobe --help lists them", c.Args().First())

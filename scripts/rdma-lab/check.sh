@@ -48,9 +48,8 @@ check "both hosts are done with their tests" env LAB_SYNC_S=660 lab sync tests
 
 # A size within one packet, one beyond 64 KiB, one of many packets. A host that is emulated answers too late for perftest's 67 ms.
 opts="-s 2,65537,1M -n 8 --set ack-timeout=20"
-check "our program between the hosts" link.sh "write $opts" "read $opts" "send $opts" "write $opts -q 4 -b" "read $opts -q 4 -b" "send $opts -q 4 -b" \
-	"latency write read send atomic -s 2 -n 100"
+check "our program between the hosts" link.sh "write $opts" "read $opts -q 4" "send $opts -q 4 -b" "latency write read send atomic -s 2 -n 100"
 check "what goes wrong between them" faults.sh
-check "all pairs of NICs" pairs.sh "-n 32 -T 10 --set ack-timeout=18" "--test latency -n 100 -T 10"
+check "all pairs of NICs" pairs.sh "-n 32 -T 10 --set ack-timeout=18"
 
 exit $failed
