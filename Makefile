@@ -3,7 +3,7 @@
 GO      := $(shell command -v go || echo /usr/local/go/bin/go)
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo devel)
 THINGS   = cc certs verbs-headers
-GPU_PKG := csrc cuda nccl bench cmd/commprobe
+GPU_PKG := csrc cuda nccl bench links internal/nvml cmd/commprobe
 
 # The packages that promise to need no cgo are marked in tidy_test.go's table; those that exist.
 NO_CGO  := $(wildcard $(shell sed -n 's|^\t"\([^"]*\)":.*noCgo: true.*|./\1|p' tidy_test.go))

@@ -44,6 +44,8 @@ var rooms = map[string]room{
 	"ibverbs":                {may: []string{"csrc", "internal/bindtest"}},
 	"rdma":                   {may: []string{"ibverbs", "csrc", "cuda", "internal/*", "bench/stat", "bench/result"}},
 	"rdma/pairs":             {may: []string{"rdma", "internal/*", "bench/stat"}},
+	"links":                  {may: []string{"csrc", "cuda", "internal/*"}},
+	"gdr":                    {may: []string{"cuda", "ibverbs", "rdma", "internal/*"}},
 	"doctor":                 {may: []string{"internal/nvml", "nccl/ncclenv"}},
 	"internal/rankset":       {noCgo: true},
 	"internal/bootstrap":     {noCgo: true, may: []string{"internal/rankset"}},

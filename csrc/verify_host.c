@@ -1,5 +1,6 @@
 /* Host build of the kernels, for the host engine and for diagnosis. */
 #include "busy.h"
+#include "links.h"
 #include "verify_kernels.h"
 
 #include <string.h>
@@ -75,6 +76,8 @@ static const struct kernel *findKernel(const char *name)
 	    {"cp_hash", 5, launchHash, 0},
 	    {"cp_nan_scan", 5, launchNanScan, 0},
 	    {"cp_busy", 2, cp_host_launch_busy, 0},
+	    {"cp_link_copy", 3, cp_host_launch_link_copy, 0},
+	    {"cp_link_ping", 7, cp_host_launch_link_ping, 0},
 	};
 	unsigned i;
 	for (i = 0; i < sizeof table / sizeof *table; i++)

@@ -184,7 +184,10 @@ func (g *gpuBuffer) stage(bytes int) []byte {
 	return g.staging
 }
 
-func (g *gpuBuffer) put(offset int, b []byte) error { return cuda.CopyIn(g.ptr.Add(int64(offset)), b) }
+// put waits for the copy: one from pageable memory may go on after the call has returned.
+func (g *gpuBuffer) put(offset int, b []byte) error {
+	return errors.Join(cuda.CopyIn(g.ptr.Add(int64(offset)), b), cuda.Synchronize())
+}
 
 func (g *gpuBuffer) at(offset int) (byte, error) {
 	b := g.stage(1)

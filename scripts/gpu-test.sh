@@ -6,7 +6,7 @@ root=$PWD
 export REQUIRE_GPU=1 COMMPROBE_TEST_ENGINE=native
 
 ran=0 failed=
-for package in csrc cuda nccl bench cmd/commprobe; do
+for package in csrc cuda nccl bench links internal/nvml cmd/commprobe; do
 	binary=$root/bin/gpu/$(basename "$package").test
 	[ -x "$binary" ] || continue
 	ran=$((ran + 1))

@@ -70,7 +70,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 		ExitErrHandler: func(*cli.Context, error) {}, // run decides
 		OnUsageError:   func(_ *cli.Context, err error, _ bool) error { return &exitError{bench.ExitUsage, err} },
 		Flags:          globalFlags(),
-		Commands:       []*cli.Command{sweepCommand(), plotCommand(), envCommand(), logCommand(), hangCommand(), diagnoseCommand(), rasCommand(), rdmaCommand(), versionCommand(), workerCommand(), hangRankCommand(), rdmaAgentCommand(), doctorCommand(), topoCommand()},
+		Commands:       []*cli.Command{sweepCommand(), plotCommand(), envCommand(), logCommand(), hangCommand(), diagnoseCommand(), rasCommand(), rdmaCommand(), versionCommand(), workerCommand(), hangRankCommand(), rdmaAgentCommand(), doctorCommand(), topoCommand(), linksCommand(), gdrCommand()},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
 				return usage("unknown command %q; commprobe --help lists them", c.Args().First())
@@ -90,7 +90,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 const exitStatusHelp = `
 EXIT STATUS:
    0 good   1 internal fault   2 usage   3 no device or library missing   4 time-out   5 a rank or peer died
-   6 wrong data   8 a fault was found (env check, log, ras, rdma pairs, doctor)   130 interrupted (rows measured so far are kept)
+   6 wrong data   8 a fault was found (env check, log, ras, rdma pairs, doctor, links, gdr)   130 interrupted (rows measured so far are kept)
 `
 
 // globalFlags are accepted before and after the command's name.
