@@ -93,7 +93,7 @@ func runDoctor(c *cli.Context) error {
 		return err
 	}
 	r := doctor.Run(node, areas...)
-	if err := doctorWrite(c, r, func(w io.Writer) error { return r.WriteText(w, doctor.TextOptions{Color: doctorColor(c)}) }); err != nil {
+	if err := writeFound(c, "doctor", r, func(w io.Writer) error { return r.WriteText(w, doctor.TextOptions{Color: doctorColor(c)}) }); err != nil {
 		return err
 	}
 	if r.Count(doctor.Fault) > 0 {
@@ -126,32 +126,12 @@ func doctorColor(c *cli.Context) bool {
 	return isFile && !isSet(c, "no-color") && os.Getenv("NO_COLOR") == "" && term.IsTerminal(int(f.Fd()))
 }
 
-// doctorWrite writes a value as JSON where that was asked for, and as text unless the JSON took stdout.
-func doctorWrite(c *cli.Context, value any, text func(io.Writer) error) error {
-	asJSON := func(w io.Writer) error { return writeIndented(w, value, " ") }
-	var err error
-	switch file := c.String("json"); file {
-	case "":
-		err = text(c.App.Writer)
-	case "-":
-		err = asJSON(c.App.Writer)
-	default:
-		if err = report.WriteFile(file, report.Options{Force: c.Bool("force")}, asJSON); err == nil {
-			err = text(c.App.Writer)
-		}
-	}
-	if err != nil {
-		return &exitError{bench.ExitInternal, fmt.Errorf("doctor: %w", err)}
-	}
-	return nil
-}
-
 func doctorList(c *cli.Context, areas []string) error {
 	rules := doctor.Rules()
 	if len(areas) > 0 {
 		rules = slices.DeleteFunc(rules, func(r doctor.Rule) bool { return !slices.Contains(areas, r.Area) })
 	}
-	return doctorWrite(c, rules, func(w io.Writer) error {
+	return writeFound(c, "doctor", rules, func(w io.Writer) error {
 		area := ""
 		for _, r := range rules {
 			if r.Area != area {
@@ -184,7 +164,7 @@ func doctorCompare(c *cli.Context, files []string) error {
 	if list == nil {
 		list = []doctor.Difference{}
 	}
-	return doctorWrite(c, list, func(w io.Writer) error { return doctor.WriteDifferences(w, list) })
+	return writeFound(c, "doctor", list, func(w io.Writer) error { return doctor.WriteDifferences(w, list) })
 }
 
 func readDoctorReport(name string) (*doctor.Report, error) {

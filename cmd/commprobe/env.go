@@ -124,7 +124,7 @@ func envCheck(c *cli.Context, args []string) error {
 		sources = append(sources, ncclenv.FromEnvironment(os.Environ(), place, version))
 	}
 	r := ncclenv.NewReport(sources, version)
-	if err := writeEnv(c, r, r.WriteText); err != nil {
+	if err := writeFound(c, "env", r, r.WriteText); err != nil {
 		return err
 	}
 	if ncclenv.HasFault(r.Findings) {
@@ -186,26 +186,6 @@ func hostLabel(name string, files []string) string {
 	return short(name)
 }
 
-// writeEnv writes a value as JSON where that was asked for, and as text unless the JSON took stdout.
-func writeEnv(c *cli.Context, value any, text func(io.Writer) error) error {
-	asJSON := func(w io.Writer) error { return writeIndented(w, value, "  ") }
-	var err error
-	switch file := c.String("json"); file {
-	case "":
-		err = text(c.App.Writer)
-	case "-":
-		err = asJSON(c.App.Writer)
-	default:
-		if err = report.WriteFile(file, report.Options{Force: c.Bool("force")}, asJSON); err == nil {
-			err = text(c.App.Writer)
-		}
-	}
-	if err != nil {
-		return &exitError{bench.ExitInternal, fmt.Errorf("env: %w", err)}
-	}
-	return nil
-}
-
 func envExplain(c *cli.Context, names []string) error {
 	layer := c.String("layer")
 	var vars []*ncclenv.Variable
@@ -221,9 +201,9 @@ func envExplain(c *cli.Context, names []string) error {
 		if len(vars) == 0 {
 			return usage("env explain: no layer %q; there are %s", layer, strings.Join(layerNames(), ", "))
 		}
-		return writeEnv(c, vars, func(w io.Writer) error { return ncclenv.List(w, vars) })
+		return writeFound(c, "env", vars, func(w io.Writer) error { return ncclenv.List(w, vars) })
 	case len(names) == 0:
-		return writeEnv(c, ncclenv.Variables(), listLayers)
+		return writeFound(c, "env", ncclenv.Variables(), listLayers)
 	}
 	for _, name := range names {
 		found := ncclenv.Find(name)
@@ -232,7 +212,7 @@ func envExplain(c *cli.Context, names []string) error {
 		}
 		vars = append(vars, found...)
 	}
-	return writeEnv(c, vars, func(w io.Writer) error {
+	return writeFound(c, "env", vars, func(w io.Writer) error {
 		for i, v := range vars {
 			if i > 0 {
 				fmt.Fprintln(w)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strconv"
@@ -225,39 +224,4 @@ func linksMachine(host bool) links.Machine {
 		m.Graph = g
 	}
 	return m
-}
-
-// checkJSONFile refuses a --json file that cannot be written, before any work.
-func checkJSONFile(c *cli.Context, command string) error {
-	file := c.String("json")
-	if file == "" || file == "-" {
-		return nil
-	}
-	switch err := report.CheckOutput(file, report.Options{Force: c.Bool("force")}); {
-	case errors.Is(err, report.ErrExists):
-		return usage("%s: --json: %w (--force)", command, err)
-	case err != nil:
-		return usage("%s: --json: %w", command, err)
-	}
-	return nil
-}
-
-// writeFound writes a value as JSON where that was asked for, and as text unless the JSON took stdout.
-func writeFound(c *cli.Context, command string, value any, text func(io.Writer) error) error {
-	asJSON := func(w io.Writer) error { return writeIndented(w, value, " ") }
-	var err error
-	switch file := c.String("json"); file {
-	case "":
-		err = text(c.App.Writer)
-	case "-":
-		err = asJSON(c.App.Writer)
-	default:
-		if err = report.WriteFile(file, report.Options{Force: c.Bool("force")}, asJSON); err == nil {
-			err = text(c.App.Writer)
-		}
-	}
-	if err != nil {
-		return &exitError{bench.ExitInternal, fmt.Errorf("%s: %w", command, err)}
-	}
-	return nil
 }
