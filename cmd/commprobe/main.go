@@ -45,7 +45,10 @@ func usage(format string, args ...any) error {
 
 // run is the whole program but for the process: args with the program's name first, and where output goes. It returns the exit status.
 func run(args []string, stdout, stderr io.Writer) int {
-	app := newApp(stdout, stderr)
+	return runApp(newApp(stdout, stderr), args, stderr)
+}
+
+func runApp(app *cli.App, args []string, stderr io.Writer) int {
 	err := app.RunContext(context.Background(), permute(app, args))
 	if err == nil {
 		return bench.ExitOK

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -321,10 +322,17 @@ var oneRun sync.Mutex
 
 // inProcess runs the program within the test: for what needs no processes of its own.
 func inProcess(args ...string) finished {
+	return inProcessWith(strings.NewReader(""), args...)
+}
+
+// inProcessWith runs it with something on stdin.
+func inProcessWith(stdin io.Reader, args ...string) finished {
 	oneRun.Lock()
 	defer oneRun.Unlock()
 	var stdout, stderr strings.Builder
-	code := run(append([]string{"commprobe"}, args...), &stdout, &stderr)
+	app := newApp(&stdout, &stderr)
+	app.Reader = stdin
+	code := runApp(app, append([]string{"commprobe"}, args...), &stderr)
 	return finished{code, stdout.String(), stderr.String()}
 }
 

@@ -1,18 +1,13 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"encoding/xml"
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/urfave/cli/v2"
 
 	"github.com/commprobe/commprobe/bench"
 	"github.com/commprobe/commprobe/internal/nvml"
@@ -22,27 +17,7 @@ import (
 
 // topoRun runs `commprobe topo` in this process, with what stdin has.
 func topoRun(stdin string, args ...string) finished {
-	var stdout, stderr strings.Builder
-	app := newApp(&stdout, &stderr)
-	if app.Command("topo") == nil {
-		c := topoCommand()
-		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return usage("topo: %w", err) }
-		app.Commands = append(app.Commands, c)
-	}
-	app.Reader = strings.NewReader(stdin)
-	all := append([]string{"commprobe", "topo"}, args...)
-	err := app.RunContext(context.Background(), permute(app, all))
-	f := finished{stdout: stdout.String()}
-	if err != nil {
-		f.code = bench.ExitUsage
-		var e *exitError
-		if errors.As(err, &e) {
-			f.code = e.status
-		}
-		fmt.Fprintf(&stderr, "commprobe: %v\n", err)
-	}
-	f.stderr = stderr.String()
-	return f
+	return inProcessWith(strings.NewReader(stdin), append([]string{"topo"}, args...)...)
 }
 
 func TestTopoMatrix(t *testing.T) {
