@@ -2,7 +2,7 @@ package csrc
 
 import "testing"
 
-func TestLinksPTX(t *testing.T) {
+func TestPTXOfLinks(t *testing.T) {
 	ptxIsCurrent(t, "links.go", "links.ptx", linksPTX)
 	ptxHasTheKernels(t, LinksPTX(), map[string]int{"cp_link_copy": 3, "cp_link_ping": 7})
 }
