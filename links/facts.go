@@ -1,7 +1,6 @@
 package links
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/commprobe/commprobe/internal/nvml"
@@ -98,37 +97,6 @@ func (m Machine) pcie(pci string) PCIe {
 }
 
 func (m Machine) virtual() bool { return m.Graph.Host.Virtual != nil && *m.Graph.Host.Virtual }
-
-// counters are a GPU's error counters by name; those that cannot be read are left out.
-func (m Machine) counters(pci string) map[string]uint64 {
-	out := map[string]uint64{}
-	g := m.gpu(pci)
-	if g == nil {
-		return out
-	}
-	if n := g.PCIe.Replays; n != nil && *n >= 0 {
-		out["PCIe replays"] = uint64(*n)
-	}
-	for _, l := range g.Links {
-		for name, v := range map[string]*uint64{"replays": l.Replays, "recoveries": l.Recoveries, "CRC flit errors": l.CRCFlit, "CRC data errors": l.CRCData} {
-			if v != nil {
-				out[fmt.Sprintf("NVLink %d %s", l.Link, name)] = *v
-			}
-		}
-	}
-	return out
-}
-
-// moved lists the counters that both readings have and that differ; a counter that went back was reset, which is told as it is.
-func moved(before, after map[string]uint64) map[string]int64 {
-	out := map[string]int64{}
-	for name, b := range before {
-		if a, ok := after[name]; ok && a != b {
-			out[name] = int64(a - b)
-		}
-	}
-	return out
-}
 
 // learn fills what is known of a GPU apart from CUDA.
 func (g *GPU) learn(m Machine) {

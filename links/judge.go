@@ -2,7 +2,6 @@ package links
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -16,7 +15,6 @@ const (
 	acsFix        = "ACS or an IOMMU that translates sends peer traffic through the processor: commprobe doctor --area gdr says which, and how to turn it off"
 	reseatFix     = "reseat the card or cable, look at the slot's wiring and the BIOS (speed limits, bifurcation); swap with a good neighbour to see whether the fault moves with the card"
 	nvlinkDownFix = "nvidia-smi nvlink --status names the link; nvidia-smi -q and dmesg (Xid 74) say more; drain the node and reset the GPU, then have the baseboard or bridge replaced"
-	counterFix    = "errors on the wire that were repeated: watch whether they go on; if so, reseat or replace cable, bridge, riser or card"
 )
 
 // Judge compares every figure with its nominal and its equals, and lists what is wrong. It changes NominalGBs, Efficiency, Model and Findings only, and gives
@@ -160,11 +158,7 @@ func (r *Report) degraded(g *GPU) {
 	if g.NVLinksDown != nil && *g.NVLinksDown > 0 {
 		r.add(Fault, "nvlink-down", g.ID, nvlinkDownFix, "%d of %d NVLinks are down", *g.NVLinksDown, *g.NVLinksDown+orZero(g.NVLinks))
 	}
-	for _, name := range slices.Sorted(maps.Keys(g.Moved)) {
-		if n := g.Moved[name]; n > 0 {
-			r.add(Warn, "counter-moved", g.ID, counterFix, "%s: %d more than before the test", name, n)
-		}
-	}
+	r.countersMoved(g)
 }
 
 // fasterThanNow tells whether more was measured than the link could give in the state that was read afterwards: it had gone to sleep by then.

@@ -71,8 +71,17 @@ func TestJudge(t *testing.T) {
 		}, []string{"fault pcie-above GPU1"}},
 		{"unknown widths", func(t *testing.T, r *Report) { r.GPUs[1].PCIe = PCIe{} }, nil},
 		{"NVLink down", func(t *testing.T, r *Report) { r.GPUs[3].NVLinks, r.GPUs[3].NVLinksDown = n(16), n(2) }, []string{"fault nvlink-down GPU3"}},
-		{"replays moved", func(t *testing.T, r *Report) { r.GPUs[0].Moved = map[string]int64{"PCIe replays": 3} }, []string{"warn counter-moved GPU0"}},
-		{"a counter was reset", func(t *testing.T, r *Report) { r.GPUs[0].Moved = map[string]int64{"PCIe replays": -3} }, nil},
+		{"replays moved", func(t *testing.T, r *Report) { r.GPUs[0].Moved = []Moved{{pcieReplays, nil, 3}} }, []string{"warn counter-moved GPU0"}},
+		{"NVLinks repeated", func(t *testing.T, r *Report) { r.GPUs[0].Moved = []Moved{{replays, n(2), 3}, {replays, n(7), 1}} }, []string{"warn counter-moved GPU0"}},
+		{"a NVLink was trained anew", func(t *testing.T, r *Report) { r.GPUs[0].Moved = []Moved{{recoveries, n(2), 1}} }, []string{"fault nvlink-recovered GPU0"}},
+		{"CRC errors as usual", func(t *testing.T, r *Report) {
+			r.CounterSecs, r.GPUs[1].Moved = f(4), []Moved{{crcData, n(0), 5}, {crcData, n(1), 110}, {crcData, n(2), 399}, {crcData, n(3), 8}}
+		}, []string{"usual crc-errors GPU1"}},
+		{"CRC errors of a bad link", func(t *testing.T, r *Report) {
+			r.CounterSecs, r.GPUs[1].Moved = f(4), []Moved{{crcData, n(0), 5}, {crcData, n(2), 400}}
+		}, []string{"warn crc-errors GPU1"}},
+		{"CRC errors in an unknown time", func(t *testing.T, r *Report) { r.GPUs[1].Moved = []Moved{{crcFlit, n(0), 5}} }, []string{"warn crc-errors GPU1"}},
+		{"a counter was reset", func(t *testing.T, r *Report) { r.GPUs[0].Moved = []Moved{{pcieReplays, nil, -3}} }, nil},
 		{"slow way", func(t *testing.T, r *Report) { *r.at(t, "GPU1", "GPU2").GBs = 200 },
 			[]string{"warn slow GPU1 to GPU2 by copy engine", "warn outlier GPU1 to GPU2 by copy engine"}},
 		{"an outlier that is not slow", func(t *testing.T, r *Report) { *r.at(t, "GPU1", "GPU2").GBs = 300 }, []string{"warn outlier GPU1 to GPU2 by copy engine"}},
@@ -141,10 +150,10 @@ func TestEfficiencyAndModel(t *testing.T) {
 // TestFacts: NVML's word on a GPU's link goes before that of /sys, the narrowest link above counts, and what neither knows stays unknown.
 func TestFacts(t *testing.T) {
 	pci := "0000:0f:00.0"
-	gen, width, maxGen, maxWidth, replays := 4, 8, 5, 16, 9
+	gen, width, maxGen, maxWidth, repeats := 4, 8, 5, 16, 9
 	up, down, crc := true, false, uint64(12)
 	m := Machine{
-		NVML: &nvml.Node{GPUs: []nvml.GPU{{PCI: &pci, PCIe: nvml.PCIe{Gen: &gen, Width: &width, MaxGen: &maxGen, MaxWidth: &maxWidth, Replays: &replays},
+		NVML: &nvml.Node{GPUs: []nvml.GPU{{PCI: &pci, PCIe: nvml.PCIe{Gen: &gen, Width: &width, MaxGen: &maxGen, MaxWidth: &maxWidth, Replays: &repeats},
 			Links: []nvml.Link{{Link: 0, Active: &up, CRCFlit: &crc}, {Link: 1, Active: &down}}}}},
 		Graph: &topo.Graph{PCI: []topo.Function{
 			{BusID: "0000:0a:00.0", Role: topo.RoleRootPort, Link: topo.PCILink{Speed: f(32), Width: n(4), MaxSpeed: f(32), MaxWidth: n(16)}},
@@ -170,8 +179,8 @@ func TestFacts(t *testing.T) {
 		t.Errorf("in a virtual machine the bridge above counts: %v, %s", *p.NowGBs, p.Narrow)
 	}
 	before := m.counters(pci)
-	replays, crc = 11, 12
-	if got := moved(before, m.counters(pci)); len(got) != 1 || got["PCIe replays"] != 2 {
+	repeats, crc = 11, 16
+	if got := moved(before, m.counters(pci)); len(got) != 2 || got[0].Counter != crcFlit || *got[0].Link != 0 || got[0].By != 4 || got[1] != (Moved{pcieReplays, nil, 2}) {
 		t.Errorf("%v", got)
 	}
 	m.NVML.GPUs[0].Links[1].Active = nil
@@ -196,13 +205,14 @@ func TestText(t *testing.T) {
 	r.Pairs[0].Peer, r.Pairs[0].Why = &no, "a test"
 	*r.at(t, "GPU2", "GPU3").GBs = 100
 	r.at(t, "GPU0", "GPU1").Staged = true
+	r.CounterSecs, r.GPUs[3].Moved = f(4), []Moved{{crcData, n(0), 5}, {crcData, n(1), 110}, {crcData, n(2), 12}, {crcData, n(3), 8}, {recoveries, n(1), 2}, {recoveries, n(4), 1}}
 	Judge(r)
 	var b strings.Builder
 	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	text := b.String()
-	for _, want := range []string{"gen5 x8 of gen5 x16", "450 NV18", "390.0*", "staged through host memory", "fault GPU1: PCIe runs with 8 of 16 lanes", "      -> reseat", "4200"} {
+	for _, want := range []string{"usual GPU3: NVLink CRC errors (data) in 4.0 s: 5 to 110 on each of 4 links\n", "fault GPU3: NVLink recoveries moved in 4.0 s: 2 on link 1, 1 on link 4\n", "gen5 x8 of gen5 x16", "450 NV18", "390.0*", "staged through host memory", "fault GPU1: PCIe runs with 8 of 16 lanes", "      -> reseat", "4200"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

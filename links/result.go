@@ -52,26 +52,27 @@ type Report struct {
 	Measured    []Measured `json:"measured"`
 	Model       []Model    `json:"model"`
 	Findings    []Finding  `json:"findings"`
+	CounterSecs *float64   `json:"counters_seconds,omitempty"` // from the first reading of the GPUs' error counters to the last; nil: not read
 	Notes       []string   `json:"notes,omitempty"`
 	Ended       string     `json:"ended_early,omitempty"` // why not everything was measured; empty: it was
 }
 
 // GPU is one device and its own links. What is not known is nil.
 type GPU struct {
-	ID          string           `json:"id"`
-	Device      int              `json:"device"` // CUDA's number
-	Name        string           `json:"name"`
-	PCI         string           `json:"pci"`
-	UUID        string           `json:"uuid,omitempty"`
-	SMs         int              `json:"sms"`
-	MemoryBytes int64            `json:"memory_bytes"`
-	MemoryGBs   *float64         `json:"memory_gbs"` // nominal: memory clock x 2 x bus width
-	NUMA        *int             `json:"numa"`
-	CPUs        string           `json:"bound_to_cpus,omitempty"` // where its thread ran, which allocated the host memory; empty: not bound
-	PCIe        PCIe             `json:"pcie"`
-	NVLinks     *int             `json:"nvlinks"`
-	NVLinksDown *int             `json:"nvlinks_down"`
-	Moved       map[string]int64 `json:"counters_moved,omitempty"` // error counters, by how much they moved during the test
+	ID          string   `json:"id"`
+	Device      int      `json:"device"` // CUDA's number
+	Name        string   `json:"name"`
+	PCI         string   `json:"pci"`
+	UUID        string   `json:"uuid,omitempty"`
+	SMs         int      `json:"sms"`
+	MemoryBytes int64    `json:"memory_bytes"`
+	MemoryGBs   *float64 `json:"memory_gbs"` // nominal: memory clock x 2 x bus width
+	NUMA        *int     `json:"numa"`
+	CPUs        string   `json:"bound_to_cpus,omitempty"` // where its thread ran, which allocated the host memory; empty: not bound
+	PCIe        PCIe     `json:"pcie"`
+	NVLinks     *int     `json:"nvlinks"`
+	NVLinksDown *int     `json:"nvlinks_down"`
+	Moved       []Moved  `json:"counters_moved,omitempty"` // error counters that moved during the test
 }
 
 // PCIe is a GPU's way to its processor right after the load.
@@ -138,6 +139,7 @@ type Severity string
 const (
 	Fault Severity = "fault" // something is broken or degraded
 	Warn  Severity = "warn"  // slower than it should be, or odd
+	Usual Severity = "usual" // looks like a fault and is none
 )
 
 // Finding is one thing that is wrong, where, and what to do.
@@ -160,9 +162,11 @@ func (r *Report) WrongData() bool {
 }
 
 // Faults counts the findings that are faults.
-func (r *Report) Faults() (n int) {
+func (r *Report) Faults() int { return r.count(Fault) }
+
+func (r *Report) count(s Severity) (n int) {
 	for _, f := range r.Findings {
-		if f.Severity == Fault {
+		if f.Severity == s {
 			n++
 		}
 	}

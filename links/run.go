@@ -51,12 +51,16 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 }
 
 func (l *lab) run(ctx context.Context, r *Report) error {
-	before := l.opts.Machine()
+	before, start := l.opts.Machine(), time.Now()
 	err := l.open(r, before)
 	if err == nil {
 		err = l.steps(ctx, r)
 	}
 	after := l.opts.Machine() // while contexts are alive and links awake
+	if before.NVML != nil && after.NVML != nil {
+		seconds := time.Since(start).Seconds()
+		r.CounterSecs = &seconds
+	}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
 		g.learn(after)

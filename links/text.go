@@ -211,7 +211,7 @@ func (r *Report) writeLocal(b *strings.Builder) {
 // writeFindings prints what is wrong, what the data check found, and what is to be known.
 func (r *Report) writeFindings(b *strings.Builder) {
 	b.WriteByte('\n')
-	for _, s := range []Severity{Fault, Warn} {
+	for _, s := range []Severity{Fault, Warn, Usual} {
 		for _, f := range r.Findings {
 			if f.Severity != s {
 				continue
@@ -240,7 +240,7 @@ func (r *Report) writeFindings(b *strings.Builder) {
 	default:
 		fmt.Fprintf(b, "data: right in all of %d measurements\n", checked)
 	}
-	if len(r.Findings) == 0 {
+	if r.count(Fault)+r.count(Warn) == 0 {
 		b.WriteString("nothing is wrong with what could be looked at\n")
 	}
 	for _, n := range r.Notes {

@@ -112,6 +112,7 @@ func TestMachines(t *testing.T) {
 		{"vm-flat", 4, 8, 1, 0, "virtual-machine nvlink-hidden flat-pci numa-unknown", []string{
 			"GPU0 GPU1 NV18 PHB NVL", "GPU0 mlx5_0 PHB PHB PHB", "GPU3 mlx5_7 PHB PHB PHB", "mlx5_0 mlx5_1 PHB PHB PHB",
 		}},
+		{"vm-h200x2", 2, 1, 1, 0, "virtual-machine no-infiniband", []string{"GPU0 GPU1 NV18 PHB NVL", "GPU0 eth0 PHB PHB PHB"}},
 		{"container-cutdown", 2, 0, 0, 0, "no-node-folder no-pci no-infiniband gpu-not-in-sysfs no-nic no-numa", []string{"GPU0 GPU1 NV18 ? NVL"}},
 		{"no-gpu-no-nic", 0, 0, 1, 0, "virtual-machine no-infiniband no-gpu no-nic", nil},
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/commprobe/commprobe/internal/topo"
+	"github.com/commprobe/commprobe/internal/topo/topotest"
 )
 
 func read(t *testing.T, text string) *topo.Input {
@@ -46,6 +47,52 @@ func TestOwnDump(t *testing.T) {
 	roundTrip(t, "h200x2", g)
 	if m := g.Matrix(); m.NICs() != 0 {
 		t.Errorf("nvidia-smi lists no socket interface: %v", m.Columns)
+	}
+}
+
+// TestOwnPair: what nvidia-smi and NCCL said of one machine, and the machine itself, give one matrix.
+func TestOwnPair(t *testing.T) {
+	smi, err := readFile(t, "testdata/h200x2-smi.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	xml, err := readFile(t, "testdata/h200x2.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := smi.Matrices[0]
+	if len(want.Columns) != 2 || want.Between("GPU0", "GPU1") != "NV18" {
+		t.Fatalf("%+v", want)
+	}
+	sys := machine(t, "vm-h200x2").Matrix()
+	for name, got := range map[string]*topo.Matrix{"XML": xml.Graph.Matrix(), "/sys": sys} {
+		if d := got.Compare(want); len(d) != 0 {
+			t.Errorf("%s: %q", name, d)
+		}
+	}
+	for i, r := range sys.Rows {
+		w := want.Rows[i]
+		if *r.CPUs != *w.CPUs || *r.NUMA != *w.NUMA || *r.GPUNUMA != *w.GPUNUMA {
+			t.Errorf("row %d: %s %s %s, nvidia-smi %s %s %s", i, *r.CPUs, *r.NUMA, *r.GPUNUMA, *w.CPUs, *w.NUMA, *w.GPUNUMA)
+		}
+	}
+}
+
+// TestXMLIsComplete: NCCL 2.28 ends with an internal error for a NIC or a bridge without these attributes; it completes those of GPUs.
+func TestXMLIsComplete(t *testing.T) {
+	for _, name := range topotest.Names() {
+		g := machine(t, name)
+		if len(g.CPUs) == 0 {
+			continue
+		}
+		for _, line := range strings.Split(written1(t, g), "\n") {
+			if strings.Contains(line, "<pci ") && !strings.Contains(line, `class="0x0302`) && !(strings.Contains(line, "link_speed=") && strings.Contains(line, "link_width=")) {
+				t.Errorf("%s: %s", name, line)
+			}
+			if strings.Contains(line, "<nvlink ") && !strings.Contains(line, "target=") {
+				t.Errorf("%s: %s", name, line)
+			}
+		}
 	}
 }
 

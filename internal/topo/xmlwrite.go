@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// WriteXML writes a graph as NCCL_TOPO_FILE takes it. What is unknown is left out, so that NCCL completes it from the machine. A graph with all bridges is
-// brought into NCCL's form, one bridge a switch.
+// WriteXML writes a graph as NCCL_TOPO_FILE takes it. What is unknown is left out, so that NCCL completes it from the machine, except where it only fails: see
+// linkAttrs. A graph with all bridges is brought into NCCL's form, one bridge a switch.
 func (g *Graph) WriteXML(w io.Writer) error {
 	if len(g.CPUs) == 0 {
 		return errors.New("no NUMA node is known, and NCCL's XML hangs everything below one: nothing to write")
@@ -37,7 +37,7 @@ type xmlWriter struct {
 	indent int
 }
 
-// tag writes an element with attributes as pairs; pairs with an empty value are left out, except in extra.
+// tag writes an element with attributes as pairs; pairs with an empty value are left out; extra, in the order of its names, is not.
 func (x *xmlWriter) tag(name string, pairs []string, extra map[string]string, inside func()) {
 	pad := strings.Repeat("  ", x.indent)
 	x.w.WriteString(pad + "<" + name)
@@ -141,13 +141,27 @@ func (x *xmlWriter) wanted(f *Function) bool {
 	return false
 }
 
-func (x *xmlWriter) pci(f *Function) {
-	speed := ""
-	if f.Link.MaxSpeed != nil {
-		speed = formatSpeed(*f.Link.MaxSpeed)
+// linkAttrs are the attributes of f's link. NCCL completes them from /sys for GPUs and what is above them, not for NICs that the file names, and ends with an
+// internal error when they are missing. Where /sys was read and has none, NCCL would find none: it writes an empty speed and no lanes then, and reckons with
+// 16 lanes at its usual speed.
+func (x *xmlWriter) linkAttrs(f *Function) map[string]string {
+	out := map[string]string{}
+	if x.g.Form == FormFull && f.Role != RoleGPU {
+		out["link_speed"], out["link_width"] = "", "0"
 	}
-	pairs := []string{"busid", f.BusID, "class", f.Class, "vendor", f.Vendor, "device", f.Device, "subsystem_vendor", f.SubVendor, "subsystem_device", f.SubDevice,
-		"link_speed", speed, "link_width", text(f.Link.MaxWidth)}
+	if f.Link.MaxSpeed != nil {
+		out["link_speed"] = formatSpeed(*f.Link.MaxSpeed)
+	}
+	if f.Link.MaxWidth != nil {
+		out["link_width"] = text(f.Link.MaxWidth)
+	}
+	maps.Copy(out, f.Attrs)
+	return out
+}
+
+func (x *xmlWriter) pci(f *Function) {
+	pairs := []string{"busid", f.BusID, "class", f.Class, "vendor", f.Vendor, "device", f.Device, "subsystem_vendor", f.SubVendor, "subsystem_device", f.SubDevice}
+	attrs := x.linkAttrs(f)
 	var inside []func()
 	for i := range x.g.GPUs {
 		if p := &x.g.GPUs[i]; p.BusID == f.BusID && p.NVLinks != nil {
@@ -180,10 +194,10 @@ func (x *xmlWriter) pci(f *Function) {
 		}
 	}
 	if len(inside) == 0 {
-		x.tag("pci", pairs, f.Attrs, nil)
+		x.tag("pci", pairs, attrs, nil)
 		return
 	}
-	x.tag("pci", pairs, f.Attrs, func() {
+	x.tag("pci", pairs, attrs, func() {
 		for _, write := range inside {
 			write()
 		}
@@ -202,7 +216,11 @@ func (x *xmlWriter) gpu(p *GPU) {
 			if _, ok := l.Attrs["tclass"]; ok {
 				class = ""
 			}
-			x.tag("nvlink", []string{"target", l.Target, "count", strconv.Itoa(l.Count), "tclass", class}, l.Attrs, nil)
+			target := l.Target
+			if target == "" && l.Peer == PeerSwitch {
+				target = HiddenTarget // what NCCL writes itself of a switch that the machine hides
+			}
+			x.tag("nvlink", []string{"target", target, "count", strconv.Itoa(l.Count), "tclass", class}, l.Attrs, nil)
 		}
 		if p.C2C != nil {
 			bw := ""
