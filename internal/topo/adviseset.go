@@ -272,7 +272,10 @@ func (a *adviser) notes() {
 			unbound = append(unbound, v.GPU)
 		}
 	}
-	if len(unbound) > 0 {
+	switch {
+	case len(unbound) > 0 && a.g.Form == FormFull && len(a.g.CPUs) == 1:
+		say("there is one NUMA node: all its cores are as near to every GPU, as far as this machine shows")
+	case len(unbound) > 0:
 		say("%s: no NUMA node is known, so ranks cannot be bound near it", idList(unbound))
 	}
 	if redirect := a.redirects(); len(redirect) > 0 {

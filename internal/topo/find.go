@@ -98,8 +98,11 @@ func (g *Graph) Above(busID string) []*Function {
 	return nil
 }
 
-// CPU finds a NUMA node; nil: it is not in the graph.
+// CPU finds a NUMA node; nil: it is not in the graph. Where /sys has one node only, every device is there, though the kernel may not say so (-1).
 func (g *Graph) CPU(numa *int) *CPU {
+	if (numa == nil || *numa < 0) && g.Form == FormFull && len(g.CPUs) == 1 {
+		return &g.CPUs[0]
+	}
 	for i := range g.CPUs {
 		if numa != nil && g.CPUs[i].NUMA == *numa {
 			return &g.CPUs[i]

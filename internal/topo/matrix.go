@@ -148,20 +148,16 @@ func appendOnce(notes []Note, n Note) []Note {
 const notAvailable = "N/A"
 
 func (g *Graph) affinity(p *GPU) (cpus, numa, gpuNUMA *string) {
-	node := p.NUMA
-	if (node == nil || *node < 0) && g.Form == FormFull && len(g.CPUs) == 1 {
-		node = &g.CPUs[0].NUMA // the kernel need not say where a device is when there is one place only
-	}
-	list := p.CPUs
-	if c := g.CPU(node); list == "" && c != nil {
-		list = c.CPUs
-	}
-	if list != "" {
-		cpus = &list
+	list, node := p.CPUs, p.NUMA
+	if c := g.CPU(p.NUMA); c != nil {
+		list, node = first(list, c.CPUs), &c.NUMA
 	}
 	near, own := notAvailable, notAvailable
 	if node != nil && *node >= 0 {
 		near = strconv.Itoa(*node)
+	}
+	if list != "" {
+		cpus = &list
 	}
 	if p.MemNUMA != nil {
 		own = strconv.Itoa(*p.MemNUMA)

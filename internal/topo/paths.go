@@ -365,6 +365,9 @@ func (g *Graph) gpuEdges(n int) (out []Edge) {
 				continue
 			}
 		}
+		if to == "" && l.Peer == PeerSwitch {
+			to = HiddenTarget
+		}
 		rate := total(linkRate(l, gpu), l.Count)
 		out = append(out, Edge{A: gpu.ID, B: to, Kind: EdgeNVLink, Text: fmt.Sprintf("%d links", l.Count), GBs: rate, MaxGBs: rate})
 	}
