@@ -46,7 +46,7 @@ var rooms = map[string]room{
 	"rdma/pairs":             {may: []string{"rdma", "internal/*", "bench/stat"}},
 	"links":                  {may: []string{"csrc", "cuda", "internal/*"}},
 	"gdr":                    {may: []string{"cuda", "ibverbs", "rdma", "internal/*"}},
-	"doctor":                 {may: []string{"internal/nvml", "nccl/ncclenv"}},
+	"doctor":                 {may: []string{"internal/nvml", "internal/topo", "nccl/ncclenv"}},
 	"internal/rankset":       {noCgo: true},
 	"internal/bootstrap":     {noCgo: true, may: []string{"internal/rankset"}},
 	"internal/launch":        {noCgo: true, may: []string{"internal/bootstrap"}},

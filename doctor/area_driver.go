@@ -178,7 +178,7 @@ func major(version string) int {
 // pythonDirs are where pip and conda put NVIDIA's libraries.
 var pythonDirs = []string{"usr/lib/python3*/*-packages", "usr/local/lib/python3*/*-packages", "opt/conda/lib/python3*/site-packages", "opt/*/lib/python3*/site-packages", "root/.local/lib/python3*/site-packages"}
 
-// ncclCopies finds NCCL's files and their versions; "" for a version that the name does not tell.
+// ncclCopies finds NCCL's files and their versions; "" for a version that neither the name nor the file tells.
 func (m *machine) ncclCopies() map[string]string {
 	dirs := slices.Clone(libraryDirs)
 	for dir := range strings.SplitSeq(m.env["LD_LIBRARY_PATH"], ":") {
@@ -210,8 +210,8 @@ func (m *machine) ncclCopies() map[string]string {
 		}
 	}
 	for file, version := range found {
-		if version == "2" { // a plain copy named libnccl.so.2
-			found[file] = ""
+		if version == "" || version == "2" { // a plain copy named libnccl.so.2
+			found[file] = m.ncclVersion(file)
 		}
 	}
 	return found

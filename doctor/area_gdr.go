@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/commprobe/commprobe/internal/topo"
 )
 
 var gdrChecks = []check{
@@ -71,20 +73,16 @@ func gdrPath(m *machine, v *verdict) {
 }
 
 // gdrBridges are the bridges above GPUs and RDMA adapters.
-func (m *machine) gdrBridges() []string {
-	var out []string
-	for _, d := range m.pci() {
-		nic := slices.ContainsFunc(m.ports(), func(p port) bool { return p.bdf == d.bdf })
-		if !nic && !d.isGPU() {
-			continue
-		}
-		for _, b := range d.above {
+func (m *machine) gdrBridges() []*topo.Function {
+	var out []*topo.Function
+	for _, d := range m.gpusAndAdapters() {
+		for _, b := range m.topology().Above(d.BusID) {
 			if !slices.Contains(out, b) {
 				out = append(out, b)
 			}
 		}
 	}
-	slices.Sort(out)
+	slices.SortFunc(out, func(a, b *topo.Function) int { return strings.Compare(a.BusID, b.BusID) })
 	return out
 }
 
@@ -99,13 +97,12 @@ func gdrACS(m *machine, v *verdict) {
 	var redirects, hidden, off []string
 	bridges := m.gdrBridges()
 	for _, b := range bridges {
-		control, has, err := m.acs(b)
-		switch {
-		case err != nil:
-			hidden = append(hidden, b)
-		case has && control&(acsRequestRedirect|acsCompletionRedirect) != 0:
-			redirects = append(redirects, fmt.Sprintf("%s (control %#04x)", b, control))
-			off = append(off, "setpci -s "+b+" ECAP_ACS+0x6.w=0000")
+		switch on := b.ACS.Enabled; {
+		case b.ACS.State == "cannot tell":
+			hidden = append(hidden, b.BusID)
+		case slices.Contains(on, "RR") || slices.Contains(on, "CR"): // requests and completions: the bits that turn traffic away from the shortest way
+			redirects = append(redirects, fmt.Sprintf("%s (%s)", b.BusID, strings.Join(on, " ")))
+			off = append(off, "setpci -s "+b.BusID+" ECAP_ACS+0x6.w=0000")
 		}
 	}
 	switch {
@@ -135,10 +132,9 @@ func gdrIOMMU(m *machine, v *verdict) {
 		return
 	}
 	types, translated := map[string]string{}, false
-	for _, d := range m.pci() {
-		nic := slices.ContainsFunc(m.ports(), func(p port) bool { return p.bdf == d.bdf })
-		if t := m.text("sys/bus/pci/devices/" + d.bdf + "/iommu_group/type"); t != "" && (nic || d.isGPU()) {
-			types[d.bdf] = t
+	for _, d := range m.gpusAndAdapters() {
+		if t := m.text("sys/bus/pci/devices/" + d.BusID + "/iommu_group/type"); t != "" {
+			types[d.BusID] = t
 			translated = translated || strings.HasPrefix(t, "DMA")
 		}
 	}

@@ -94,9 +94,9 @@ func gpuCount(m *machine, v *verdict) {
 // unseen are the GPUs that are on the bus but not in NVML.
 func (m *machine) unseen() []string {
 	var out []string
-	for _, d := range m.pci() {
-		if d.isGPU() && !slices.ContainsFunc(m.gpus(), func(g nvml.GPU) bool { return g.PCI != nil && *g.PCI == d.bdf }) {
-			out = append(out, d.bdf)
+	for _, d := range m.topology().GPUs {
+		if !slices.ContainsFunc(m.gpus(), func(g nvml.GPU) bool { return g.PCI != nil && *g.PCI == d.BusID }) {
+			out = append(out, d.BusID)
 		}
 	}
 	return out

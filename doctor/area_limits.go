@@ -195,12 +195,12 @@ func limitCPU(m *machine, v *verdict) {
 // farNodes are NUMA nodes with GPUs of which no processor may be used.
 func (m *machine) farNodes(mine map[int]bool) []string {
 	var out []string
-	for _, d := range m.pci() {
-		if !d.isGPU() || d.node == nil || *d.node < 0 || len(mine) == 0 || len(m.gpus()) == 0 {
+	for _, d := range m.topology().GPUs {
+		cpu := m.topology().CPU(d.NUMA)
+		if cpu == nil || len(mine) == 0 || len(m.gpus()) == 0 {
 			continue
 		}
-		node := fmt.Sprint("node", *d.node)
-		theirs := members(m.text("sys/devices/system/node/" + node + "/cpulist"))
+		node, theirs := fmt.Sprint("node", cpu.NUMA), members(cpu.CPUs)
 		near := len(theirs) == 0 || slices.ContainsFunc(slices.Collect(maps.Keys(theirs)), func(c int) bool { return mine[c] })
 		if !near && !slices.Contains(out, node) {
 			out = append(out, node)

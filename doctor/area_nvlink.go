@@ -11,7 +11,7 @@ import (
 
 var nvlinkChecks = []check{
 	{"nvlink-active", "all NVLinks are up", "a ring goes at the rate of its narrowest link; NCCL plans anew around a lost one", "nvidia-smi nvlink -s", nvlinkActive},
-	{"nvlink-errors", "NVLinks without errors", "recoveries stop traffic for milliseconds and announce a failing link", "nvidia-smi nvlink -e", nvlinkErrors},
+	{"nvlink-errors", "NVLinks without errors", "recoveries stop traffic for milliseconds and announce a failing link", "nvidia-smi nvlink -e; NVIDIA DCGM, gpu_hardware_limits", nvlinkErrors},
 	{"fabric-manager", "fabric manager has set the NVSwitches up", "until then CUDA fails with error 802 (system not yet initialised)", "NVIDIA Fabric Manager user guide", fabricManager},
 	{"fabric-health", "NVLink fabric is healthy", "a degraded fabric routes traffic over fewer links", "nvmlGpuFabricInfoV healthMask", fabricHealth},
 	{"imex", "IMEX runs for NVLink between nodes", "without it memory cannot be shared with GPUs of other nodes, and NCCL's multi-node NVLink fails or is not used", "NVIDIA IMEX guide; NCCL mnnvl.cc", imex},
@@ -68,52 +68,94 @@ func down(g *nvml.GPU) []string {
 	return out
 }
 
-// manyCRC is more corrected flit errors than a good link makes in months.
-const manyCRC = 1000
-
+// nvlinkErrors judges as NVIDIA's DCGM does (its description of gpu_hardware_limits): one recovery or replay is too many, and CRC errors only matter from 100 a
+// second on. Healthy links make some under load, so a count over the driver's life says nothing alone.
 func nvlinkErrors(m *machine, v *verdict) {
 	if !m.needGPUs(v) {
 		return
 	}
-	told := false
 	gpus := m.gpus()
+	var up, told, silent int
 	for i := range gpus {
+		var bad []string
 		for _, l := range gpus[i].Links {
-			told = told || l.Replays != nil || l.CRCFlit != nil
-			value := func(n *uint64) uint64 {
-				if n == nil {
-					return 0
-				}
-				return *n
+			if l.Active != nil && *l.Active {
+				up++
 			}
-			if value(l.Recoveries) > 0 || value(l.Replays) > 0 || value(l.CRCFlit) >= manyCRC || value(l.CRCData) >= manyCRC {
-				v.warn(checkLinks, "%s link %d: %d recoveries, %d replays, %d CRC errors", called(&gpus[i]), l.Link, value(l.Recoveries), value(l.Replays), value(l.CRCFlit)+value(l.CRCData))
+			switch {
+			case l.Recoveries != nil && l.Replays != nil:
+				told++
+			case l.Active != nil && *l.Active:
+				silent++
 			}
+			if t := repeats(&l); t != "" {
+				bad = append(bad, fmt.Sprintf("link %d: %s", l.Link, t))
+			}
+		}
+		if len(bad) > 0 {
+			v.warn(checkLinks, "%s: %s", called(&gpus[i]), strings.Join(bad, "; "))
 		}
 	}
 	switch {
-	case !slices.ContainsFunc(gpus, func(g nvml.GPU) bool { return active(&g) > 0 }):
+	case up == 0:
 		v.skip("no NVLink is in use")
-	case !told:
-		v.unknown("nvidia-smi nvlink -e", "no link tells its error counters")
+	case silent > 0:
+		v.unknown("nvidia-smi nvlink -e", "%d of %d links in use do not tell their replays and recoveries%s", silent, up, crcErrors(gpus))
 	default:
-		v.allOK("none")
+		v.allOK("no recoveries, no replays on %s%s", count(told, "link"), crcErrors(gpus))
 	}
+}
+
+// repeats says what a link had to do again; "" for nothing.
+func repeats(l *nvml.Link) string {
+	var out []string
+	if n := l.Recoveries; n != nil && *n > 0 {
+		out = append(out, fmt.Sprint("recoveries ", *n))
+	}
+	if n := l.Replays; n != nil && *n > 0 {
+		out = append(out, fmt.Sprint("replays ", *n))
+	}
+	return strings.Join(out, ", ")
+}
+
+// crcErrors is the range of the links' counts, as the end of a sentence; "" when no link tells.
+func crcErrors(gpus []nvml.GPU) string {
+	var counts []uint64
+	for _, g := range gpus {
+		for _, l := range g.Links {
+			n, told := uint64(0), false
+			for _, c := range []*uint64{l.CRCFlit, l.CRCData} {
+				if c != nil {
+					n, told = n+*c, true
+				}
+			}
+			if told {
+				counts = append(counts, n)
+			}
+		}
+	}
+	if len(counts) == 0 {
+		return ""
+	}
+	least, most := slices.Min(counts), slices.Max(counts)
+	span := fmt.Sprintf("%d to %d", least, most)
+	switch {
+	case most == 0:
+		return "; no CRC errors"
+	case least == most:
+		span = fmt.Sprint(most)
+	}
+	return "; CRC errors " + span + " a link since the driver was loaded (corrected; they count from 100 a second on: commprobe links measures that)"
 }
 
 // switches counts NVSwitches, and tells whether the GPUs are connected to such, which a virtual machine may not see.
 func (m *machine) switches() (onBus int, linked bool) {
-	for _, d := range m.pci() {
-		if d.isNVSwitch() {
-			onBus++
-		}
-	}
 	for _, g := range m.gpus() {
 		for _, l := range g.Links {
 			linked = linked || l.RemoteType != nil && *l.RemoteType == "switch"
 		}
 	}
-	return onBus, linked
+	return len(m.topology().NVSwitches), linked
 }
 
 func fabricManager(m *machine, v *verdict) {

@@ -36,9 +36,9 @@ func (m *machine) needPorts(v *verdict, list []port, what string) bool {
 
 func rdmaDevices(m *machine, v *verdict) {
 	var nics []string
-	for _, d := range m.pci() {
-		if strings.HasPrefix(d.class, "0x0207") || d.vendor == "0x15b3" && strings.HasPrefix(d.class, "0x0200") {
-			nics = append(nics, d.bdf)
+	for _, d := range m.topology().PCI {
+		if strings.HasPrefix(d.Class, "0x0207") || d.Vendor == "0x15b3" && strings.HasPrefix(d.Class, "0x0200") {
+			nics = append(nics, d.BusID)
 		}
 	}
 	list := m.ports()
@@ -232,23 +232,25 @@ func rdmaPCIe(m *machine, v *verdict) {
 	}
 	told, said := map[string]string{}, map[string]bool{}
 	for _, p := range list {
-		d := m.pciDevice(p.bdf)
-		if d == nil || d.width == 0 || d.maxWidth == 0 || d.speed == 0 {
+		d := m.topology().Function(p.bdf)
+		if d == nil || d.Link.Width == nil || d.Link.MaxWidth == nil || d.Link.Speed == nil {
 			continue // a virtual function, or a machine that does not say
 		}
-		told[p.dev] = fmt.Sprintf("%g GT/s x%d", d.speed, d.width)
-		fix := "reseat the adapter; lspci -vv -s " + d.bdf + " | grep -E 'LnkCap|LnkSta'"
+		link, carries := d.Link, *d.Link.GBs()*8
+		told[p.dev] = fmt.Sprintf("%g GT/s x%d", *link.Speed, *link.Width)
+		slow := link.MaxSpeed != nil && *link.Speed < *link.MaxSpeed
+		fix := "reseat the adapter; lspci -vv -s " + d.BusID + " | grep -E 'LnkCap|LnkSta'"
 		switch {
 		case said[p.dev]:
 			continue
-		case d.width < d.maxWidth:
-			v.fault(fix, "%s (%s): x%d of x%d lanes", p.dev, d.bdf, d.width, d.maxWidth)
-		case d.maxSpeed > 0 && d.speed < d.maxSpeed && gbps(d.speed, d.width) < p.rate:
-			v.fault(fix, "%s (%s): %g of %g GT/s, which carries %.0f Gb/s, and its port has %g", p.dev, d.bdf, d.speed, d.maxSpeed, gbps(d.speed, d.width), p.rate)
-		case d.maxSpeed > 0 && d.speed < d.maxSpeed:
-			v.warn(fix, "%s (%s): %g of %g GT/s", p.dev, d.bdf, d.speed, d.maxSpeed)
-		case gbps(d.speed, d.width) < p.rate && p.state == "ACTIVE":
-			v.warn("use a slot with more lanes or of a newer generation", "%s (%s): the slot carries %.0f Gb/s, the port %g", p.dev, d.bdf, gbps(d.speed, d.width), p.rate)
+		case *link.Width < *link.MaxWidth:
+			v.fault(fix, "%s (%s): x%d of x%d lanes", p.dev, d.BusID, *link.Width, *link.MaxWidth)
+		case slow && carries < p.rate:
+			v.fault(fix, "%s (%s): %g of %g GT/s, which carries %.0f Gb/s, and its port has %g", p.dev, d.BusID, *link.Speed, *link.MaxSpeed, carries, p.rate)
+		case slow:
+			v.warn(fix, "%s (%s): %g of %g GT/s", p.dev, d.BusID, *link.Speed, *link.MaxSpeed)
+		case carries < p.rate && p.state == "ACTIVE":
+			v.warn("use a slot with more lanes or of a newer generation", "%s (%s): the slot carries %.0f Gb/s, the port %g", p.dev, d.BusID, carries, p.rate)
 		default:
 			continue
 		}
@@ -267,24 +269,19 @@ func rdmaNUMA(m *machine, v *verdict) {
 		v.skip("%s", count(len(nodes), "NUMA node"))
 		return
 	}
-	without, looked := []string{}, 0
-	for _, d := range m.pci() {
-		nic := slices.ContainsFunc(m.ports(), func(p port) bool { return p.bdf == d.bdf })
-		if !nic && !d.isGPU() {
-			continue
-		}
-		looked++
-		if d.node != nil && *d.node < 0 {
-			without = append(without, d.bdf)
+	devices, without := m.gpusAndAdapters(), []string{}
+	for _, d := range devices {
+		if d.NUMA != nil && *d.NUMA < 0 {
+			without = append(without, d.BusID)
 		}
 	}
 	switch {
-	case looked == 0:
+	case len(devices) == 0:
 		v.skip("no GPU and no RDMA adapter on the bus")
 	case len(without) > 0:
 		v.warn("BIOS: update it or check ACPI settings; virtual machine: let the provider pass the topology on, or give NCCL_TOPO_FILE", "no NUMA node for %s", shorten(without, 8))
 	default:
-		v.ok("all of %d GPUs and adapters", looked)
+		v.ok("all of %d GPUs and adapters", len(devices))
 	}
 }
 

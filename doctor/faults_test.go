@@ -32,6 +32,15 @@ func limited(name, value string) string {
 	return fmt.Sprintf("proc/self/limits = %-26s%s  %s x\\nMax processes   unlimited unlimited x\\nMax open files  1048576 1048576 x\\nMax locked memory  unlimited unlimited x\\n", name, value, value)
 }
 
+// putLibrary adds a library with a text among its constants.
+func putLibrary(name, text string) func(*Node) {
+	return func(n *Node) {
+		if err := write(filepath.Join(n.Root, name), library(text)); err != nil {
+			panic(err)
+		}
+	}
+}
+
 const nic3 = "sys/bus/pci/devices/0000:5e:00.0" // of mlx5_3 in dgx-h100
 
 var driverFaults = []planted{
@@ -43,6 +52,9 @@ var driverFaults = []planted{
 	{name: "second NCCL", fixture: "dgx-h100", lines: []string{"usr/local/lib/python3.10/dist-packages/nvidia/nccl/lib/libnccl.so.2 = elf", "usr/local/lib/python3.10/dist-packages/nvidia_nccl_cu12-2.21.5.dist-info/METADATA = x"},
 		want: one("driver-nccl", Warn), says: "2.21.5"},
 	{name: "NCCL in the library path", fixture: "dgx-h100", lines: []string{"opt/nccl/libnccl.so.2.19.3 = elf"}, env: []string{"LD_LIBRARY_PATH=/opt/nccl"}, want: map[string]Status{"driver-nccl": Warn, "env-libraries": OK}, says: "2.19.3"},
+	{name: "plain copy of NCCL", fixture: "dgx-h100", gpu: putLibrary("opt/nccl/libnccl.so.2", "NCCL version 2.28.9+cuda12.9"), env: []string{"LD_LIBRARY_PATH=/opt/nccl"}, want: map[string]Status{"driver-nccl": Warn, "env-libraries": OK}, says: "2.28.9 (/opt/nccl/libnccl.so.2)"},
+	{name: "plain copy of the same NCCL", fixture: "dgx-h100", gpu: putLibrary("opt/nccl/libnccl.so.2", "NCCL version 2.27.7+cuda13.0"), env: []string{"LD_LIBRARY_PATH=/opt/nccl"}, want: map[string]Status{"driver-nccl": OK, "env-libraries": OK}, says: "2.27.7 (/opt/nccl/libnccl.so.2, /usr"},
+	{name: "plain copy that is no library", fixture: "dgx-h100", lines: []string{"opt/nccl/libnccl.so.2 = NCCL version 2.27.7+cuda13.0"}, env: []string{"LD_LIBRARY_PATH=/opt/nccl"}, want: map[string]Status{"driver-nccl": Warn, "env-libraries": OK}, says: "unknown version (/opt/nccl/libnccl.so.2)"},
 }
 
 var gpuFaults = []planted{
@@ -114,8 +126,12 @@ func withGPU(want map[string]Status) map[string]Status {
 var nvlinkFaults = []planted{
 	{name: "link down", fixture: "dgx-h100", gpu: func(n *Node) { set(&n.NVML.GPUs[2].Links[7].Active, false) }, want: one("nvlink-active", Fault), says: "down: 7"},
 	{name: "no link", fixture: "dgx-a100", gpu: func(n *Node) { n.NVML.GPUs[2].Links = nil }, want: one("nvlink-active", Fault), says: "down: all"},
-	{name: "recoveries", fixture: "dgx-h100", gpu: func(n *Node) { set(&n.NVML.GPUs[2].Links[7].Recoveries, 2) }, want: one("nvlink-errors", Warn), says: "link 7"},
-	{name: "CRC", fixture: "dgx-h100", gpu: func(n *Node) { set(&n.NVML.GPUs[2].Links[7].CRCFlit, 50000) }, want: one("nvlink-errors", Warn), says: "50000"},
+	{name: "recoveries", fixture: "dgx-h100", gpu: func(n *Node) {
+		set(&n.NVML.GPUs[2].Links[3].Replays, 1)
+		set(&n.NVML.GPUs[2].Links[7].Recoveries, 2)
+	}, want: one("nvlink-errors", Warn), says: "GPU 2 (0000:52:00.0): link 3: replays 1; link 7: recoveries 2"},
+	{name: "CRC over the driver's life", fixture: "dgx-h100", gpu: func(n *Node) { set(&n.NVML.GPUs[2].Links[7].CRCFlit, 50000) }, want: one("nvlink-errors", OK), says: "on 144 links; CRC errors 3 to 50000 a link"},
+	{name: "counters not told", fixture: "dgx-h100", gpu: func(n *Node) { n.NVML.GPUs[2].Links[7].Replays = nil }, want: one("nvlink-errors", CannotTell), says: "1 of 144 links"},
 	{name: "no fabric manager", fixture: "dgx-a100", lines: []string{"rm proc/810"}, want: one("fabric-manager", Fault), says: "6 NVSwitches"},
 	{name: "fabric in progress", fixture: "dgx-h100", gpu: func(n *Node) { n.NVML.GPUs[4].Fabric.State = "in progress" }, want: one("fabric-manager", Fault), says: "GPU 4"},
 	{name: "fabric failed", fixture: "cloud-vm", gpu: func(n *Node) { n.NVML.GPUs[4].Fabric.Status = 999 }, want: one("fabric-manager", Fault), says: "999"},
@@ -139,13 +155,14 @@ var rdmaFaults = []planted{
 	{name: "all ports down", fixture: "cloud-vm", lines: []string{"sys/class/infiniband/mlx5_ib{0-7}/ports/1/state = 1: DOWN", "sys/class/infiniband/mlx5_ib{0-7}/ports/1/phys_state = 2: Polling"}, want: map[string]Status{"rdma-state": Fault, "rdma-rate": "", "rdma-link-layer": "", "rdma-errors": ""}, says: "no port is up"},
 	{name: "trained low", fixture: "dgx-h100", lines: []string{"sys/class/infiniband/mlx5_3/ports/1/rate = 200 Gb/sec (4X HDR)"}, want: one("rdma-rate", Fault), says: "mlx5_3"},
 	{name: "one lane", fixture: "dgx-a100", lines: []string{"sys/class/infiniband/mlx5_3/ports/1/rate = 50 Gb/sec (1X HDR)"}, want: one("rdma-rate", Fault), says: "one lane"},
-	{name: "mixed link layers", fixture: "dgx-h100", lines: []string{"sys/class/infiniband/mlx5_bond_0/ports/1/link_layer = Ethernet", "sys/class/infiniband/mlx5_bond_0/ports/1/state = 4: ACTIVE", "sys/class/infiniband/mlx5_bond_0/ports/1/rate = 100 Gb/sec (4X EDR)", "sys/class/infiniband/mlx5_bond_0/ports/1/gids/3 = 0000:0000:0000:0000:0000:ffff:0a01:0001",
+	{name: "mixed link layers", fixture: "dgx-h100", lines: []string{"sys/class/infiniband/mlx5_bond_0/ports/1/link_layer = Ethernet", "sys/class/infiniband/mlx5_bond_0/ports/1/state = 4: ACTIVE", "sys/class/infiniband/mlx5_bond_0/ports/1/rate = 100 Gb/sec (4X EDR)", "sys/class/infiniband/mlx5_bond_0/ports/1/gids/{0-2} = 0000:0000:0000:0000:0000:0000:0000:0000", "sys/class/infiniband/mlx5_bond_0/ports/1/gids/3 = 0000:0000:0000:0000:0000:ffff:0a01:0001",
 		"sys/class/infiniband/mlx5_bond_0/ports/1/gid_attrs/types/3 = RoCE v2", "sys/class/infiniband/mlx5_bond_0/ports/1/gid_attrs/ndevs/3 = bond0", "sys/class/net/bond0/mtu = 9000", "dev/infiniband/uverbs8 ="},
 		want: map[string]Status{"rdma-link-layer": Warn, "rdma-mtu": OK, "rdma-gid": OK, "rdma-lossless": CannotTell}, says: "Ethernet (mlx5_bond_0)"},
 	{name: "symbol errors", fixture: "dgx-h100", lines: []string{"sys/class/infiniband/mlx5_3/ports/1/counters/symbol_error = 70000"}, want: one("rdma-errors", Warn), says: "symbol_error is 70000"},
 	{name: "link often down", fixture: "dgx-a100", lines: []string{"sys/class/infiniband/mlx5_3/ports/1/counters/link_downed = 255"}, want: one("rdma-errors", Warn), says: "255, where it stops counting"},
 	{name: "NIC x8", fixture: "dgx-h100", lines: []string{nic3 + "/current_link_width = 8"}, want: one("rdma-pcie", Fault), says: "x8 of x16"},
 	{name: "NIC slow", fixture: "dgx-h100", lines: []string{nic3 + "/current_link_speed = 16.0 GT/s PCIe"}, want: one("rdma-pcie", Fault), says: "16 of 32 GT/s"},
+	{name: "slot with fewer lanes", fixture: "dgx-h100", lines: []string{nic3 + "/current_link_width = 8", "sys/bus/pci/devices/0000:5d:00.0/max_link_width = 8"}, want: one("rdma-pcie", Warn), says: "the slot carries 252 Gb/s"},
 	{name: "NIC slot", fixture: "dgx-h100", lines: []string{nic3 + "/<current,max>_link_speed = 16.0 GT/s PCIe"}, want: one("rdma-pcie", Warn), says: "the slot carries"},
 	{name: "no NUMA node", fixture: "dgx-h100", lines: []string{nic3 + "/numa_node = -1"}, want: one("rdma-numa", Warn), says: "0000:5e:00.0"},
 	{name: "firmware", fixture: "dgx-h100", lines: []string{"sys/class/infiniband/mlx5_3/fw_ver = 28.36.1010"}, want: one("rdma-firmware", Warn), says: "28.36.1010 (mlx5_3)"},

@@ -19,11 +19,12 @@ import (
 	"time"
 
 	"github.com/commprobe/commprobe/internal/nvml"
+	"github.com/commprobe/commprobe/internal/topo"
 )
 
 // Node is what a report is made from. Everything else is read from files below Root.
 type Node struct {
-	Root    string      // "/" on the machine itself
+	Root    string      // "/" on the machine itself; links in /sys that lead out of it are not followed
 	NVML    *nvml.Node  // nil: see NVMLErr
 	NVMLErr error       // why there is no NVML
 	Env     []string    // as os.Environ gives it: the settings of the shell that will start the job
@@ -63,11 +64,11 @@ type machine struct {
 	lock     sync.Mutex // of warnings: a check that is late may still add some
 	warnings []string
 
-	devices *[]pciDevice
-	nics    *[]port
-	klog    *kernelLog
-	procs   *[]process
-	moved   *[]movedCounter
+	graph *topo.Graph
+	nics  *[]port
+	klog  *kernelLog
+	procs *[]process
+	moved *[]movedCounter
 }
 
 func newMachine(n Node) *machine {
@@ -350,12 +351,11 @@ func (m *machine) arm() bool { return strings.Contains(m.text("proc/cpuinfo"), "
 // cpuNodes are the NUMA nodes that have processors.
 func (m *machine) cpuNodes() []string {
 	var out []string
-	for _, d := range m.glob("sys/devices/system/node/node[0-9]*") {
-		if m.text(d+"/cpulist") != "" {
-			out = append(out, path.Base(d))
+	for _, c := range m.topology().CPUs {
+		if c.CPUs != "" {
+			out = append(out, fmt.Sprint("node", c.NUMA))
 		}
 	}
-	slices.SortFunc(out, naturally)
 	return out
 }
 

@@ -8,12 +8,13 @@ import (
 	"net/netip"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/commprobe/commprobe/internal/topo"
 )
 
 // bytes is the beginning of a file, as it is.
@@ -30,7 +31,7 @@ func (m *machine) bytes(name string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// port is one port of an RDMA device, from /sys/class/infiniband.
+// port is one port of an RDMA device.
 type port struct {
 	dev       string
 	num       string
@@ -55,25 +56,28 @@ func (p *port) name() string {
 
 func (p *port) roce() bool { return p.linkLayer == "Ethernet" }
 
-// ports reads all RDMA ports once.
+// ports are those of all RDMA devices of the topology, with what it has no place for.
 func (m *machine) ports() []port {
 	if m.nics != nil {
 		return *m.nics
 	}
 	list := []port{}
-	const class = "sys/class/infiniband/"
-	for _, dev := range m.list(class) {
-		model := strings.TrimSpace(m.text(class+dev+"/hca_type") + " " + m.text(class+dev+"/board_id"))
-		bdf := ""
-		if real, err := filepath.EvalSymlinks(m.at(class + dev + "/device")); err == nil && bdfPattern.MatchString(filepath.Base(real)) {
-			bdf = filepath.Base(real)
-		}
-		for _, num := range m.list(class + dev + "/ports") {
-			p := port{dev: dev, num: num, dir: class + dev + "/ports/" + num, model: model, bdf: bdf, firmware: m.text(class + dev + "/fw_ver")}
-			p.state, p.phys = afterColon(m.text(p.dir+"/state")), afterColon(m.text(p.dir+"/phys_state"))
-			p.linkLayer, p.rateText = m.text(p.dir+"/link_layer"), m.text(p.dir+"/rate")
-			p.rate = m.rate(p.dir+"/rate", p.rateText)
-			p.netdevs = m.netdevsOf(class+dev, p.dir)
+	for _, n := range m.topology().NICs {
+		dev := "sys/class/infiniband/" + n.Name
+		model := strings.TrimSpace(m.text(dev+"/hca_type") + " " + m.text(dev+"/board_id"))
+		firmware := m.text(dev + "/fw_ver")
+		for _, t := range n.Ports {
+			if t.Num == nil {
+				continue // a network interface without RDMA
+			}
+			num := strconv.Itoa(*t.Num)
+			p := port{dev: n.Name, num: num, dir: dev + "/ports/" + num, model: model, firmware: firmware, bdf: n.BusID,
+				state: t.State, phys: t.Phys, linkLayer: t.LinkLayer, rateText: t.Rate, netdevs: interfaces(&n, &t)}
+			if t.Gbps != nil {
+				p.rate = *t.Gbps
+			} else if t.Rate != "" {
+				m.complain(p.dir+"/rate", 1, "is no rate: %.40q", t.Rate)
+			}
 			list = append(list, p)
 		}
 	}
@@ -81,34 +85,16 @@ func (m *machine) ports() []port {
 	return list
 }
 
-// afterColon is the word of "4: ACTIVE".
-func afterColon(s string) string {
-	if _, word, ok := strings.Cut(s, ":"); ok {
-		return strings.TrimSpace(word)
-	}
-	return s
-}
-
-// rate reads "400 Gb/sec (4X NDR)".
-func (m *machine) rate(file, text string) float64 {
-	first, _, _ := strings.Cut(text, " ")
-	f, err := strconv.ParseFloat(first, 64)
-	if err != nil && text != "" {
-		m.complain(file, 1, "is no rate: %.40q", text)
-	}
-	return f
-}
-
-// netdevsOf are the interfaces of a port: of its GIDs, or else of its device.
-func (m *machine) netdevsOf(device, port string) []string {
+// interfaces are the network interfaces of a port: of its GIDs, or else of its device.
+func interfaces(n *topo.NIC, p *topo.Port) []string {
 	var out []string
-	for _, i := range m.list(port + "/gid_attrs/ndevs") {
-		if n := m.text(port + "/gid_attrs/ndevs/" + i); n != "" && !slices.Contains(out, n) {
-			out = append(out, n)
+	for _, g := range p.GIDs {
+		if g.Netdev != "" && !slices.Contains(out, g.Netdev) {
+			out = append(out, g.Netdev)
 		}
 	}
 	if len(out) == 0 {
-		out = m.list(device + "/device/net")
+		return n.Netdevs
 	}
 	return out
 }
@@ -129,7 +115,7 @@ type gid struct {
 	kind  string // "RoCE v2", "IB/RoCE v1"; "" not told
 }
 
-// gids reads a port's table without its empty slots. A type that exists but cannot be read (a slot of another network name space) leaves kind "" and sets
+// gids reads a port's table without its empty slots, and to its end: that an address is nowhere in it is a fault, and the topology stops after a gap. A type that exists but cannot be read (a slot of another network name space) leaves kind "" and sets
 // hidden.
 func (m *machine) gids(p *port) (list []gid, hidden bool) {
 	for _, i := range m.list(p.dir + "/gids") {

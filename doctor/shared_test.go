@@ -23,7 +23,7 @@ func TestShared(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(n.Root, "sys/class"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(from, filepath.Join(n.Root, "sys/class/infiniband")); err != nil {
+	if err := os.CopyFS(filepath.Join(n.Root, "sys/class/infiniband"), os.DirFS(from)); err != nil { // a link would lead out of the root
 		t.Fatal(err)
 	}
 	r := Run(n)

@@ -42,7 +42,7 @@ func (a *adviser) setHCA() {
 			left++
 		}
 	}
-	conf, why := Sure, fmt.Sprintf("the %s that serve GPUs, in exact form: without = a name is a prefix, and mlx5_1 also takes mlx5_10", count(len(use), "port"))
+	conf, why := Sure, fmt.Sprintf("what serves GPUs (%s), in exact form: without = a name is a prefix, and mlx5_1 also takes mlx5_10", count(len(use), "port"))
 	if left > 0 {
 		conf = Likely
 		why += fmt.Sprintf("; %s left out, each with its reason above", count(left, "RDMA port"))
