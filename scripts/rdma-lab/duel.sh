@@ -5,6 +5,7 @@
 #   duel.sh [-t SECONDS] TESTS SIZES          duel.sh -t 40 "write read send read-latency" "64 4096 65536"
 # A line a test and size on host b's standard output:
 #   test bytes slots perftest ours     packets that the port counted in each one's time, per second: the more the better, for latencies as well
+# and in duel/slots.TEST.BYTES.txt a line a pair of slots: packets and microseconds of perftest, then of ours.
 # What a stopped program has queued still goes out, so bandwidth is measured with no more than 256 KiB queued, and slots are counted from their second quarter on.
 set -uo pipefail
 seconds=40 slot=0.5 dir=$LAB_OUT/duel
@@ -86,7 +87,7 @@ wake() { # p|o|b
 count() { packets=$(($(<$port/sent_pkts) + $(<$port/rcvd_pkts))) at=${EPOCHREALTIME/./}; }
 
 fight() { # TEST BYTES
-	local i who end n=0 before from
+	local i who end n=0 before from pair
 	declare -A moved=([p]=0 [o]=0) time=([p]=0 [o]=0)
 	commands "$1" "$2"
 	lab sync ready
@@ -104,6 +105,7 @@ fight() { # TEST BYTES
 	nap 5
 	end=$((SECONDS + seconds))
 	while ((SECONDS < end)) && kill -0 "$pid" 2>/dev/null && kill -0 "$mine_pid" 2>/dev/null; do
+		pair=
 		for who in p o; do
 			wake "$who"
 			nap 0.125
@@ -112,7 +114,9 @@ fight() { # TEST BYTES
 			nap 0.375
 			count
 			moved[$who]=$((moved[$who] + packets - before)) time[$who]=$((time[$who] + at - from))
+			pair+="$((packets - before)) $((at - from)) "
 		done
+		echo "$pair" >>"$dir/slots.$1.$2.txt"
 		n=$((n + 1))
 	done
 	echo "$1 $2 $n $(awk -v a="${moved[p]}" -v b="${time[p]}" -v c="${moved[o]}" -v d="${time[o]}" 'BEGIN { print a / b * 1e6, c / d * 1e6 }')"
