@@ -52,14 +52,14 @@ int iv_query_device(void *ctx, iv_attr *a);
 int iv_query_port(void *ctx, int port, iv_port *p);
 int iv_query_gid(void *ctx, int port, int index, iv_gid *g);       // with type and network device
 int iv_query_gid_plain(void *ctx, int port, int index, iv_gid *g); // of libraries that have only the old query
-int iv_next_event(void *ctx, int timeout_ms, iv_event *e);         // EAGAIN: none within the time
+int iv_next_event(void *ctx, int waker, iv_event *e);               // EAGAIN: woken, or interrupted by a signal
 
 // ---- resource.c
 int iv_alloc_pd(void *ctx, void **pd);
 int iv_dealloc_pd(void *pd);
 int iv_create_channel(void *ctx, void **channel);
 int iv_destroy_channel(void *channel);
-int iv_wait_channel(void *channel, int timeout_ms, void **cq); // EAGAIN: no event within the time; acknowledges the event
+int iv_wait_channel(void *channel, int waker, void **cq); // EAGAIN: woken, or interrupted by a signal; acknowledges the event
 int iv_create_cq(void *ctx, int depth, void *channel, void **cq);
 int iv_destroy_cq(void *cq);
 int iv_arm_cq(void *cq);
@@ -197,6 +197,12 @@ enum { IV_FLAG_STOP = 1, IV_FLAG_FINISH = 2 };
 
 int *iv_flag_new(void);
 void iv_flag_set(int *flag, int value); // stop is not undone by finish
+
+// ---- waker.c
+int iv_waker_open(void); // a descriptor, or the error below 0
+void iv_waker_wake(int waker);
+void iv_waker_close(int waker);
+int iv_readable(int fd, int waker); // blocks until fd has something: 1, or the waker was woken or a signal came: 0
 
 // ---- pattern.c
 void iv_fill_pattern(void *p, size_t bytes, uint64_t seed, uint32_t stream);

@@ -3,7 +3,6 @@
 
 #include <endian.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,10 +142,9 @@ static void describe(const struct ibv_async_event *e, iv_event *out) {
   }
 }
 
-int iv_next_event(void *ctx, int timeout_ms, iv_event *out) {
+int iv_next_event(void *ctx, int waker, iv_event *out) {
   struct ibv_context *c = ctx;
-  struct pollfd p = {.fd = c->async_fd, .events = POLLIN};
-  if (poll(&p, 1, timeout_ms) <= 0) return EAGAIN; // also when a signal came: the caller looks at its deadline and returns
+  if (!iv_readable(c->async_fd, waker)) return EAGAIN;
   struct ibv_async_event e;
   errno = 0;
   int err = iv_error(call_ibv_get_async_event(c, &e));

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -297,6 +298,27 @@ func TestFakeEvents(t *testing.T) {
 	defer cancel()
 	_, err := c.NextEvent(ctx)
 	is(t, err, context.DeadlineExceeded)
+	// A context that has ended, and one that ends while the wait begins or is over: none may be missed, and no descriptor left.
+	before := descriptors(t)
+	for i := range 300 {
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(time.Duration(i)*time.Microsecond, cancel)
+		if _, err := c.NextEvent(ctx); !errors.Is(err, context.Canceled) {
+			t.Fatalf("wait %d: %v", i, err)
+		}
+	}
+	if after := descriptors(t); after > before {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
 }
 
 func TestListsAreWhole(t *testing.T) {

@@ -11,9 +11,6 @@ import (
 	"unsafe"
 )
 
-// eventSliceMS is how long a wait for an event sits in C before it looks at its context.
-const eventSliceMS = 50
-
 // AsyncEvent is something that the device tells by itself.
 type AsyncEvent struct {
 	Type  int
@@ -76,12 +73,28 @@ func (e AsyncEvent) String() string {
 // Implements: int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 func (c *Context) NextEvent(ctx context.Context) (AsyncEvent, error) {
 	var e C.iv_event
-	err := waitSlices(ctx, &c.handle, "ibv_get_async_event", func(p unsafe.Pointer) C.int { return C.iv_next_event(p, eventSliceMS, &e) })
+	err := waitFor(ctx, &c.handle, "ibv_get_async_event", func(p unsafe.Pointer, waker C.int) C.int { return C.iv_next_event(p, waker, &e) })
 	return describe(e), err
 }
 
-// waitSlices repeats a wait of the C side until it has something, fails, or ctx ends.
-func waitSlices(ctx context.Context, h *handle, fn string, wait func(p unsafe.Pointer) C.int) error {
+// waitFor calls a wait of the C side until it has something, fails, or ctx ends, which wakes it. Nothing runs meanwhile: a thread that looks at ctx now and then
+// takes its share of the processor from the loop that is measured.
+func waitFor(ctx context.Context, h *handle, fn string, wait func(p unsafe.Pointer, waker C.int) C.int) error {
+	waker := C.iv_waker_open()
+	if waker < 0 {
+		return check("eventfd", -waker, "")
+	}
+	defer C.iv_waker_close(waker)
+	woken := make(chan struct{})
+	unhook := context.AfterFunc(ctx, func() {
+		C.iv_waker_wake(waker)
+		close(woken)
+	})
+	defer func() {
+		if !unhook() {
+			<-woken // before the descriptor is closed
+		}
+	}()
 	for {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("wait for an event: %w", context.Cause(ctx))
@@ -90,7 +103,7 @@ func waitSlices(ctx context.Context, h *handle, fn string, wait func(p unsafe.Po
 		if err != nil {
 			return err
 		}
-		if err := check(fn, wait(p), ""); !errors.Is(err, syscall.EAGAIN) {
+		if err := check(fn, wait(p, waker), ""); !errors.Is(err, syscall.EAGAIN) {
 			return err
 		}
 	}

@@ -2,7 +2,6 @@
 #include "table.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <string.h>
 
 // Makes an object: answers 0 with it in *out, or the error.
@@ -28,10 +27,9 @@ int iv_create_channel(void *ctx, void **channel) {
 
 int iv_destroy_channel(void *channel) { return iv_error(call_ibv_destroy_comp_channel(channel)); }
 
-int iv_wait_channel(void *channel, int timeout_ms, void **cq) {
+int iv_wait_channel(void *channel, int waker, void **cq) {
   struct ibv_comp_channel *ch = channel;
-  struct pollfd p = {.fd = ch->fd, .events = POLLIN};
-  if (poll(&p, 1, timeout_ms) <= 0) return EAGAIN;
+  if (!iv_readable(ch->fd, waker)) return EAGAIN;
   struct ibv_cq *got = NULL;
   void *user = NULL;
   errno = 0;

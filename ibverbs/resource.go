@@ -66,7 +66,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 // Implements: int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
 func (ch *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	var cq unsafe.Pointer
-	err := waitSlices(ctx, &ch.handle, "ibv_get_cq_event", func(p unsafe.Pointer) C.int { return C.iv_wait_channel(p, eventSliceMS, &cq) })
+	err := waitFor(ctx, &ch.handle, "ibv_get_cq_event", func(p unsafe.Pointer, waker C.int) C.int { return C.iv_wait_channel(p, waker, &cq) })
 	if err != nil {
 		return nil, err
 	}
