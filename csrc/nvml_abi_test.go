@@ -3,48 +3,21 @@
 package csrc_test
 
 import (
-	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/commprobe/commprobe/internal/bindtest"
 )
 
-// NVIDIA's nvml.h comes in no package of PyPI's that has a stable name, but this module carries a copy. It is no dependency: what links it does not start
-// where the loader binds at once.
-const (
-	nvmlModule  = "github.com/NVIDIA/go-nvml"
-	nvmlVersion = "v0.13.4-1"
-	nvmlSum     = "h1:2E7RdOLBxHGSXq8sUw+c5Y0aWmFT7Cj+ZdjYulgUH18=" // of the whole module, as go.sum writes it
-	nvmlAPI     = 13                                                // what the header calls itself
-)
-
-// nvmlHeader puts the module into Go's cache and returns the folder of nvml.h.
-func nvmlHeader(t *testing.T) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", nvmlModule+"@"+nvmlVersion)
-	cmd.Dir = t.TempDir() // outside of every module, so that no go.mod or go.sum is touched
-	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "GONOSUMDB="+nvmlModule)
-	if testing.Short() { // only what is in the cache
-		cmd.Env = append(cmd.Env, "GOPROXY=off")
-	}
-	out, err := cmd.Output()
-	var got struct{ Dir, Sum, Error string }
-	if bad := json.Unmarshal(out, &got); bad != nil || got.Error != "" || err != nil {
-		unavailable(t, fmt.Sprintf("%s cannot be had: %v %v %s", nvmlModule, err, bad, got.Error))
-	}
-	if got.Sum != nvmlSum {
-		t.Fatalf("%s has checksum %s, want %s", nvmlModule, got.Sum, nvmlSum)
-	}
-	return filepath.Join(got.Dir, "pkg/nvml")
-}
+const nvmlAPI = 13 // what the header calls itself
 
 // checkNVML returns where header differs from NVIDIA's nvml.h in the folder.
 func checkNVML(header, folder string) []string {
-	p := abiPackage{name: nvmlModule, version: nvmlVersion, code: nvmlAPI}
+	p := abiPackage{name: bindtest.NVMLModule, version: bindtest.NVMLVersion, code: nvmlAPI}
 	return checkHeader(header, "testdata/abi_nvml.c", folder, p, []string{"-isystem", folder, "-I", "."})
 }
 
@@ -53,7 +26,10 @@ func TestABINVML(t *testing.T) {
 	if _, err := exec.LookPath("gcc"); err != nil {
 		unavailable(t, err)
 	}
-	folder := nvmlHeader(t)
+	folder, err := bindtest.NVMLHeader(t)
+	if err != nil {
+		unavailable(t, err)
+	}
 	report(t, checkNVML("nvml_abi.h", folder))
 	for _, m := range []struct{ what, old, new, want string }{
 		{"value", "CP_NVML_TOPOLOGY_NODE = 40,", "CP_NVML_TOPOLOGY_NODE = 41,", "CP_NVML_TOPOLOGY_NODE differs"},

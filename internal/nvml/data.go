@@ -150,6 +150,7 @@ var clockReasons = []struct {
 }{
 	{0x1, "idle"}, {0x2, "application clocks"}, {0x4, "software power cap"}, {0x8, "hardware slowdown"}, {0x10, "sync boost"},
 	{0x20, "software thermal slowdown"}, {0x40, "hardware thermal slowdown"}, {0x80, "power brake"}, {0x100, "display clocks"},
+	{0x200, "board limit"}, {0x400, "reliability policy"},
 }
 
 // linkVersions are those of nvmlNvLinkVersion_t (nvml.h).
@@ -240,10 +241,10 @@ func cpuList(words []uint) string {
 
 // codeNames are NVML's return codes (nvml.h). The library's own nvmlErrorString is not asked: its texts are longer and change with the driver.
 var codeNames = map[int]string{
-	1: "not initialised", 2: "invalid argument", 3: "not supported", 4: "no permission", 6: "not found", 7: "size too small", 8: "power cable missing", 9: "driver not loaded",
+	1: "not initialised", 2: "invalid argument", 3: "not supported", 4: "no permission", 5: "already initialised", 6: "not found", 7: "size too small", 8: "power cable missing", 9: "driver not loaded",
 	10: "time-out", 11: "interrupt trouble", 12: "library not found", 13: "function not in the driver", 14: "InfoROM is damaged", 15: "the GPU has fallen off the bus", 16: "the GPU needs a reset",
 	17: "blocked by the operating system or cgroup", 18: "driver and library differ in version", 19: "in use", 20: "out of memory", 21: "no data", 22: "ECC is not offered to this virtual GPU",
-	23: "out of resources", 25: "version of an argument is not known", 26: "deprecated", 27: "not ready", 28: "GPU not found", 29: "invalid state", 999: "unknown error",
+	23: "out of resources", 24: "this frequency is not supported", 25: "version of an argument is not known", 26: "deprecated", 27: "not ready", 28: "GPU not found", 29: "invalid state", 30: "this kind of reset is not supported", 999: "unknown error",
 }
 
 func codeText(code int) string {

@@ -5,7 +5,6 @@ import (
 	"debug/elf"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,30 +18,17 @@ import (
 	"github.com/commprobe/commprobe/internal/bindtest"
 )
 
-// vendorHeader is the folder of NVIDIA's nvml.h in a module that carries a copy, which is no dependency of this one. The csrc package's test of the ABI
-// uses the same.
+// vendorHeader is the folder of NVIDIA's nvml.h.
 func vendorHeader(t *testing.T) string {
 	t.Helper()
-	const module, sum = "github.com/NVIDIA/go-nvml@v0.13.4-1", "h1:2E7RdOLBxHGSXq8sUw+c5Y0aWmFT7Cj+ZdjYulgUH18="
-	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
-	cmd.Dir = t.TempDir() // outside of every module, so that no go.mod or go.sum is touched
-	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "GONOSUMDB=github.com/NVIDIA/go-nvml")
-	if testing.Short() {
-		cmd.Env = append(cmd.Env, "GOPROXY=off")
-	}
-	out, err := cmd.Output()
-	var got struct{ Dir, Sum, Error string }
-	if bad := json.Unmarshal(out, &got); bad != nil || got.Error != "" || err != nil {
-		reason := fmt.Sprintf("%s cannot be had: %v %v %s", module, err, bad, got.Error)
+	folder, err := bindtest.NVMLHeader(t)
+	if err != nil {
 		if os.Getenv("CI") == "true" {
-			t.Fatal(reason)
+			t.Fatal(err)
 		}
-		t.Skip(reason)
+		t.Skip(err)
 	}
-	if got.Sum != sum {
-		t.Fatalf("%s has checksum %s, want %s", module, got.Sum, sum)
-	}
-	return filepath.Join(got.Dir, "pkg/nvml")
+	return folder
 }
 
 // fake builds the stand-in for the library at path.

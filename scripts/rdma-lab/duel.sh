@@ -18,8 +18,6 @@ done
 shift $((OPTIND - 1))
 [[ $# == 2 ]] || { sed -n 's/^#   //p' "$0" >&2; exit 2; }
 mkdir -p "$dir"
-COMMPROBE_TOKEN=$(printf %064d 1) # it is no secret here
-export COMMPROBE_TOKEN
 binary=$LAB_ROOT/bin/commprobe
 port=/sys/class/infiniband/rxe0/ports/1/hw_counters
 mkfifo "/run/never.$$"

@@ -3,8 +3,6 @@
 set -uo pipefail
 dir=$LAB_OUT/faults
 mkdir -p "$dir"
-COMMPROBE_TOKEN=$(printf %064d 1) # it is no secret here
-export COMMPROBE_TOKEN
 program=$LAB_ROOT/bin/commprobe
 failed=0
 

@@ -7,6 +7,8 @@ set -a
 . "/out/.lab/$LAB_HOST.env" # LAB_ROOT LAB_ADDR LAB_PEER LAB_NICS LAB_MTU
 set +a
 export LAB_OUT=/out PATH=$PATH:$LAB_ROOT/scripts/rdma-lab
+COMMPROBE_TOKEN=$(printf %064d 1) # by it the programs of both hosts know each other; it is no secret here
+export COMMPROBE_TOKEN
 
 # The control channel stays open, so that no word of the runner is lost between two readers.
 exec 3<>/dev/ttyS1

@@ -10,8 +10,6 @@ if [[ ${1:-} == -o ]]; then
 fi
 [[ $# -gt 0 ]] || { sed -n 's/^#   //p' "$0" >&2; exit 2; }
 mkdir -p "$dir"
-COMMPROBE_TOKEN=$(printf %064d 1) # it is no secret here
-export COMMPROBE_TOKEN
 
 # serve: one server for all tests, as an engineer would leave one running
 if [[ $LAB_HOST == a ]]; then
