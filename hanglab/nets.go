@@ -7,7 +7,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"time"
 )
 
@@ -29,11 +31,15 @@ func (e *NetworkError) Error() string {
 	return "two network namespaces are needed, as root or with CAP_NET_ADMIN and iproute2's ip: " + e.Text
 }
 
-func newTwoNets() (*twoNets, error) {
+// newTwoNets makes both. Their names are kept in the folder, for whoever has to clean up.
+func newTwoNets(dir string) (*twoNets, error) {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails
 	n := &twoNets{tag: hex.EncodeToString(b[:3]), subnet: [2]byte{18 + b[0]&1, b[3]}}
 	n.a, n.b = "cp"+n.tag+"a", "cp"+n.tag+"b"
+	if err := os.WriteFile(filepath.Join(dir, netsName), []byte(n.a+" "+n.b+"\n"), 0o600); err != nil {
+		return nil, err
+	}
 	if err := n.make(); err != nil {
 		return nil, &NetworkError{errors.Join(err, n.close()).Error()}
 	}

@@ -52,6 +52,7 @@ type run struct {
 	server   *bootstrap.Server
 	group    *launch.Group
 	net      *twoNets
+	claim    *claim // the folder of rings and sockets
 	clocks   map[int]clockReport
 	began    time.Duration // all ranks had joined
 	wall     int64         // this process's wall clock minus its monotonic one, when the clocks were compared
@@ -123,8 +124,12 @@ func (r *run) makeFolders() error {
 	if s, err := os.Stat(shm); err != nil || !s.IsDir() {
 		shm = ""
 	}
-	r.Plan.Rings, err = os.MkdirTemp(shm, "commprobe-hang-")
-	return err
+	sweepLeftovers(shm)
+	if r.claim, err = newClaim(shm); err != nil {
+		return err
+	}
+	r.Plan.Rings = r.claim.dir
+	return nil
 }
 
 // start brings all ranks to the line: processes, rendezvous, clocks.
@@ -132,7 +137,7 @@ func (r *run) start(ctx context.Context) (err error) {
 	listen := "127.0.0.1:0"
 	if r.scenario.Network {
 		listen = ":0"
-		if r.net, err = newTwoNets(); err != nil {
+		if r.net, err = newTwoNets(r.Plan.Rings); err != nil {
 			return err
 		}
 	}
@@ -446,7 +451,7 @@ func (r *run) close() error {
 	for _, f := range r.files {
 		errs = append(errs, f.Close())
 	}
-	return errors.Join(append(errs, os.RemoveAll(r.Plan.Rings))...)
+	return errors.Join(append(errs, r.claim.release())...)
 }
 
 // clockOffset is what to add to a rank's monotonic clock for the supervisor's, and how far off that may be.

@@ -93,16 +93,16 @@ func (r *Report) countersMoved(g *GPU) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		list := groups[name]
-		during := ""
+		during, limit := " in an unknown time", ""
 		if r.CounterSecs != nil {
-			during = fmt.Sprintf(" in %.1f s", *r.CounterSecs)
+			during, limit = fmt.Sprintf(" in %.1f s", *r.CounterSecs), fmt.Sprintf(", more than %d a second", crcLimit)
 		}
 		switch name {
 		case recoveries:
 			r.add(Fault, "nvlink-recovered", g.ID, retrainFix, "%s moved%s: %s", name, during, perLink(list))
 		case crcFlit, crcData:
 			if fast := r.tooFast(list); len(fast) > 0 {
-				r.add(Warn, "crc-errors", g.ID, counterFix, "%s%s, more than %d a second: %s", name, during, crcLimit, perLink(fast))
+				r.add(Warn, "crc-errors", g.ID, counterFix, "%s%s%s: %s", name, during, limit, perLink(fast))
 				continue
 			}
 			r.add(Usual, "crc-errors", g.ID, crcFix, "%s%s: %s", name, during, spread(list))

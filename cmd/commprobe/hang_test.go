@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -278,6 +280,38 @@ func TestHangCheckCalls(t *testing.T) {
 				t.Error("what it cost is not said")
 			}
 		})
+	}
+}
+
+// TestHangSupervisorKilled: ranks do not outlive it, and the next run removes what it left in memory.
+func TestHangSupervisorKilled(t *testing.T) {
+	t.Parallel()
+	j := start(t, nil, "hang", "run", "stuck", "--engine", "host", "-g", "3", "-T", "60", "--out", t.TempDir())
+	folder := ""
+	for end := time.Now().Add(20 * time.Second); folder == "" && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", j.cmd.Process.Pid))
+		for _, fd := range fds {
+			to, _ := os.Readlink(fd)
+			if dir, ok := strings.CutSuffix(to, "/lock"); ok && strings.Contains(dir, "commprobe-hang-") && len(j.processes()) == 4 {
+				folder = dir
+			}
+		}
+	}
+	if folder == "" {
+		t.Fatal("no folder with a lock, or not all ranks")
+	}
+	if err := j.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if got := j.exit(t, 20*time.Second); got != 128+int(syscall.SIGKILL) {
+		t.Errorf("exit status %d", got)
+	}
+	j.nothingLeft(t, 20*time.Second)
+	if h := runHang(t, "control", "--engine", "host", "-g", "2"); h.code != 0 {
+		t.Errorf("exit status %d", h.code)
+	}
+	if _, err := os.Stat(folder); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the next run left %s: %v", folder, err)
 	}
 }
 
