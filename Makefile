@@ -9,7 +9,10 @@ GPU_PKG := csrc cuda nccl bench links internal/nvml cmd/commprobe
 NO_CGO  := $(wildcard $(shell sed -n 's|^\t"\([^"]*\)":.*noCgo: true.*|./\1|p' tidy_test.go))
 
 # These start no goroutine and were just tested: the race detector finds nothing in them, and takes three times as long.
-SERIAL  := /(internal/topo|nccl/ncclog|bench/(report|stat|costmodel)|hanglab/(flight|timeline|pages))$$
+SERIAL  := /(csrc|internal/topo|nccl/ncclog|bench/(report|stat|costmodel)|hanglab/(flight|timeline|pages))$$
+
+# Of csrc these do; its C code is looked at by sanitizers of its own.
+THREADS := ^Test(Flight|Series|Load)
 
 # Tests of readers with very much or very bad input, minutes under the race detector. They run without it; the same goroutines see it with other input.
 LONG    := ^(TestHostile|TestCut|TestRefused|TestGigabyteLine|TestHTMLFolds|TestDiagnoseHostile)$$
@@ -41,8 +44,10 @@ test: THINGS += tsan setarch clang-16 pip ip
 test: need vet
 	@test -n "$(NO_CGO)"
 	CGO_ENABLED=0 $(GO) test $(NO_CGO)
-	$(GO) test -vet=off -timeout 10m -run '^TestABI|^TestExplain' ./csrc ./bench
+	$(GO) test -vet=off -timeout 10m ./csrc
+	$(GO) test -vet=off -timeout 10m -run '^TestExplain' ./bench
 	$(GO) test -vet=off -timeout 10m -run '^TestHangAll64|^TestDiagnoseHostile' ./cmd/commprobe
+	$(GO) test -race -vet=off -timeout 10m -run '$(THREADS)' ./csrc
 	$(GO) test -race -vet=off -timeout 15m -skip '$(LONG)' $$($(GO) list ./... | grep -vE '$(SERIAL)')
 
 ## lint       format, vet, and the rules of the house (tidy_test.go)
