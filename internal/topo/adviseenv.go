@@ -270,15 +270,23 @@ func level(s string) int {
 	return NCCLDistance(strings.ToUpper(s))
 }
 
+// levelOf reads a variable that holds a distance. Not ok: it is not set, or holds none, which is said.
+func (a *adviser) levelOf(name string) (at int, ok bool) {
+	text := a.env[name]
+	if text == "" {
+		return 0, false
+	}
+	if at = level(text); at < 0 {
+		a.against(name, "unset "+name, "%q is no level of NCCL (%s)", text, strings.Join(NCCLTypes[:10], " "))
+		return 0, false
+	}
+	return at, true
+}
+
 func (a *adviser) checkGDRLevel() {
 	const name = "NCCL_NET_GDR_LEVEL"
-	text, ok := a.env[name]
-	if !ok || text == "" {
-		return
-	}
-	at := level(text)
-	if at < 0 {
-		a.against(name, "unset "+name, "%q is no level of NCCL (%s)", text, strings.Join(NCCLTypes[:10], " "))
+	at, ok := a.levelOf(name)
+	if !ok {
 		return
 	}
 	var off, across []string
@@ -303,13 +311,8 @@ func (a *adviser) checkGDRLevel() {
 
 func (a *adviser) checkP2PLevel() {
 	const name = "NCCL_P2P_LEVEL"
-	text, ok := a.env[name]
-	if !ok || text == "" {
-		return
-	}
-	at := level(text)
-	if at < 0 {
-		a.against(name, "unset "+name, "%q is no level of NCCL (%s)", text, strings.Join(NCCLTypes[:10], " "))
+	at, ok := a.levelOf(name)
+	if !ok {
 		return
 	}
 	if at < NCCLDistance("NVL") && a.hasNVLink() {
